@@ -1,0 +1,5 @@
+import sys
+
+from archcalc.cli import main
+
+sys.exit(main())

@@ -1,0 +1,212 @@
+"""A strict reader of one Hugging Face config: every key is understood, known to be harmless, or refused by name."""
+
+from __future__ import annotations
+
+from archcalc.config import LARGEST, positive
+from archcalc.errors import ConfigError, nearest, one_of
+
+REQUIRED = object()  # the default of a key that must be there
+
+# Keys that change neither a shape nor what is computed at inference: labels, token ids, dropout, training, sampling.
+HARMLESS = frozenset({
+    "_name_or_path", "architectures", "custom_pipelines", "finetuning_task", "model_type", "prefix",
+    "problem_type", "task_specific_params", "tokenizer_class", "transformers_version", "id2label", "label2id",
+    "_attn_implementation", "attn_implementation", "_commit_hash", "dtype", "torch_dtype", "torchscript",
+    "use_bfloat16", "use_cache", "return_dict", "output_attentions", "output_hidden_states", "output_past",
+    "gradient_checkpointing", "chunk_size_feed_forward", "reorder_and_upcast_attn", "bos_token_id",
+    "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id", "initializer_range", "init_std", "attention_dropout",
+    "activation_dropout", "dropout", "hidden_dropout", "residual_dropout", "embedding_dropout",
+    "classifier_dropout", "classif_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "encoder_layerdrop",
+    "decoder_layerdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
+    "summary_type", "summary_use_proj", "max_length", "min_length", "do_sample", "early_stopping", "num_beams",
+    "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
+    "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
+    "num_return_sequences", "output_scores", "return_dict_in_generate", "remove_invalid_values",
+    "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty",
+})  # fmt: skip
+
+# Keys that are harmless at one value and change the computation at any other.
+HARMLESS_AT = {
+    "pretraining_tp": 1,
+    "scale_attn_weights": True,
+    "scale_attn_by_inverse_layer_idx": False,
+    "add_cross_attention": False,
+    "cross_attention_hidden_size": None,
+    "rope_interleaved": False,
+    "partial_rotary_factor": 1.0,
+    "is_decoder": False,
+    "tie_encoder_decoder": False,
+    "pruned_heads": {},
+    "normalize_embedding": False,
+    "add_bias_logits": False,
+}
+
+# Keys whose meaning is known and not covered yet, each with what the user can do.
+NOT_YET = {
+    "auto_map": "the model runs its own code, which this does not read; remove it if the model is the plain family",
+    "quantization_config": "quantized weights are not understood yet; remove it to describe the model before quantizing",
+}
+
+
+def shown(value: object) -> str:
+    """`repr` of a value in a message: one line, at most 60 characters, for any value at all."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an int of more than 4300 digits; a list nested too deep
+        return f"<{type(value).__name__} too large to print>"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _label(name: str) -> str:
+    """A key's name in a message, where a hostile one can neither break the line nor flood it."""
+    return name if name.isprintable() and len(name) <= 60 else shown(name)
+
+
+class Keys:
+    """Reads typed values and remembers which keys were read, so that `finish` can refuse the rest.
+
+    A key may be written under its canonical name or under one of its family's `aliases`; null counts as absent.
+
+    Args:
+        raw: the config as parsed from JSON.
+        aliases: canonical name -> the family's names for the same thing.
+        ignored: keys that are harmless in this family, beyond HARMLESS.
+        owner: what refuses a key, for messages ("model_type gpt2").
+        prefix: the path of a nested object, for messages ("rope_scaling.").
+    """
+
+    def __init__(self, raw: dict, aliases=None, ignored=frozenset(), *, owner="this config", prefix=""):
+        for name in raw:
+            if type(name) is not str:
+                raise ConfigError(f"key {shown(name)}: a key must be a string; give Hugging Face config.json names")
+        self.raw, self.aliases, self.ignored = raw, aliases or {}, ignored
+        self.owner, self.prefix = owner, prefix
+        self.used: set[str] = set()
+
+    def view(self, raw: dict, aliases: dict) -> Keys:
+        """The same config under other aliases; what the view reads counts as read here."""
+        other = Keys(raw, aliases, self.ignored, owner=self.owner, prefix=self.prefix)
+        other.used = self.used
+        return other
+
+    def given(self, name: str) -> bool:
+        """Whether the config has the key at all, even as null."""
+        return any(n in self.raw for n in (name, *self.aliases.get(name, ())))
+
+    def _find(self, name: str, default):
+        """(the name in this config, its value), or (name, default) where it is absent or null."""
+        names = (name, *self.aliases.get(name, ()))
+        self.used.update(names)
+        found = [(n, self.raw[n]) for n in names if self.raw.get(n) is not None]
+        if not found:
+            if default is REQUIRED:
+                raise self._missing(name)
+            return name, default
+        for other, value in found[1:]:
+            if type(value) is not type(found[0][1]) or value != found[0][1]:
+                raise ConfigError(
+                    f"{self.prefix}{found[0][0]}={shown(found[0][1])} with {other}={shown(value)}: "
+                    "two names of one thing disagree; give only one"
+                )
+        return self.prefix + found[0][0], found[0][1]
+
+    def _missing(self, name: str) -> ConfigError:
+        spelt = " or ".join((name, *self.aliases.get(name, ())))
+        hint = nearest(name, [_label(n) for n in self.raw if n not in self.used and n not in HARMLESS])
+        return ConfigError(f"{self.prefix}{name}: missing, and never guessed; give {spelt}{hint}")
+
+    def int(self, name: str, default=REQUIRED):
+        """A size: a whole number from 1 to 2^31 - 1. 4096.0 and true are refused."""
+        label, value = self._find(name, default)
+        if value is not default:
+            if type(value) is int and abs(value) > LARGEST:  # before a message formats what cannot be printed
+                raise ConfigError(f"{label}={shown(value)}: must be at most {LARGEST}; no model is that large")
+            positive(**{label: value if type(value) in (int, float, bool) else Shown(value)})
+        return value
+
+    def float(self, name: str, default=REQUIRED):
+        """A finite number; a whole one may be written without a point."""
+        label, value = self._find(name, default)
+        if value is default:
+            return value
+        # A comparison with an int is exact, so it also refuses one too large for a float.
+        if type(value) not in (int, float) or not -1.7e308 < value < 1.7e308:
+            raise ConfigError(f"{label}={shown(value)}: must be a finite number; give one such as 1e-05 or 10000.0")
+        return float(value)
+
+    def bool(self, name: str, default=REQUIRED):
+        """true or false. 0, 1 and "true" are refused."""
+        label, value = self._find(name, default)
+        if value is not default and type(value) is not bool:
+            raise ConfigError(f"{label}={shown(value)}: must be true or false; give one of the two")
+        return value
+
+    def str(self, name: str, default=REQUIRED):
+        """A string."""
+        label, value = self._find(name, default)
+        if value is not default and type(value) is not str:
+            raise ConfigError(f"{label}={shown(value)}: must be a string; put it in quotes")
+        return value
+
+    def choice(self, name: str, meanings: dict, default=REQUIRED):
+        """What one of the strings in `meanings` means; `default` is one of those strings."""
+        label, value = self._find(name, default)
+        one_of(label, value if type(value) is str else Shown(value), meanings)
+        return meanings[value]
+
+    def strings(self, name: str, allowed: tuple):
+        """A tuple of strings, each one of `allowed`, or None."""
+        label, value = self._find(name, None)
+        if value is None:
+            return None
+        if type(value) is not list or not all(type(item) is str for item in value):
+            raise ConfigError(f"{label}={shown(value)}: must be a list of strings; use {', '.join(allowed)}")
+        for item in sorted(set(value)):
+            one_of(label, item if len(item) <= 60 else Shown(item), allowed)
+        return tuple(value)
+
+    def nested(self, name: str):
+        """A reader of the object under a key, or None. The caller finishes it."""
+        label, value = self._find(name, None)
+        if value is None:
+            return None
+        if type(value) is not dict:
+            raise ConfigError(f"{label}={shown(value)}: must be an object; write {{...}} or null")
+        return Keys(value, owner=f"{label} of {self.owner}", prefix=label + ".")
+
+    def must_be(self, name: str, allowed, why: str = "anything else is not understood yet"):
+        """Refuse the key at any value but one."""
+        label, value = self._find(name, allowed)
+        if value != allowed:
+            raise ConfigError(f"{label}={shown(value)}: {why}; remove it or set it to {shown(allowed)}")
+
+    def finish(self, asked=frozenset()) -> None:
+        """Refuse what nobody read and nobody knows to be harmless.
+
+        Args:
+            asked: keys that the user set by hand. A null that nobody reads is refused there: it would do nothing.
+        """
+        known = self.used
+        if not self.prefix:  # the harmless keys belong to the top level
+            for name, allowed in HARMLESS_AT.items():
+                self.must_be(name, allowed)
+            known = self.used | HARMLESS | self.ignored
+        left = [n for n in self.raw if n not in known and (self.raw[n] is not None or n in asked)]
+        if left:
+            name, value = left[0], shown(self.raw[left[0]])
+            others = f"; nor are {', '.join(map(_label, left[1:6]))}" if left[1:] else ""
+            remedy = NOT_YET.get(name) or (
+                f"not understood by {self.owner}{others}; fix or remove it{nearest(name[:60], self.used)}"
+            )
+            raise ConfigError(f"{self.prefix}{_label(name)}={value}: {remedy}")
+
+
+class Shown:
+    """Stands for a value in a message that another module formats with `repr`."""
+
+    def __init__(self, value: object):
+        self.text = shown(value)
+
+    def __repr__(self) -> str:
+        return self.text

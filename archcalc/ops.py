@@ -1,0 +1,194 @@
+"""An op is an einsum over named axes with a role for each operand. One rule gives its cost.
+
+    parameters   product of each weight's axes
+    FLOPs        2 x product of the distinct axis names (a multiply-add is 2 FLOPs); 0 if nothing is summed
+    traffic      product of each operand's axes, by role
+    gather axis  indexed, not multiplied: vocabulary in an embedding, expert in an MoE
+
+Distinct by name, never by size: when T equals S, or D equals N·H, deduplicating by size loses a factor.
+A cost is a sum of terms, each a factor that the model fixes times a monomial that a request sets. So a
+model is bound once, and a request, a sweep of a million requests or a formula only evaluates monomials.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import NamedTuple
+
+from archcalc.dims import Algebra, Dims, Size, pairs, span
+
+RUNTIME = "BTSXR"  # axes that a request sets; the others are fixed by the model
+
+
+class Tensor(NamedTuple):
+    """An operand: its role and its axes.
+
+    Roles: `weight`; `tied`, a weight that another op owns; `activation`; `cache`, keys or values;
+    `chip`, an activation that a fused kernel never writes to memory.
+    """
+
+    role: str
+    axes: str
+
+
+def weight(axes: str) -> Tensor:
+    return Tensor("weight", axes)
+
+
+def activation(axes: str) -> Tensor:
+    return Tensor("activation", axes)
+
+
+def cache(axes: str) -> Tensor:
+    return Tensor("cache", axes)
+
+
+class Cost(NamedTuple):
+    """What one op takes. FLOPs are a count; all else are elements: multiply by a dtype's bytes."""
+
+    params: Size = 0
+    flops: Size = 0
+    weights_read: Size = 0
+    activations: Size = 0  # read and written
+    cache_read: Size = 0
+    cache_written: Size = 0
+
+
+class Mask(NamedTuple):
+    """Which keys a query of self-attention sees; see `dims.pairs`."""
+
+    causal: bool
+    window: int | None
+
+
+class Monomial(NamedTuple):
+    """What a request sets in a term.
+
+    The product of the runtime `axes`; with a `mask`, times its (query, key) `pairs` or its `span` of keys;
+    as `rows`, the distinct rows that `per_index` x that many indices can touch of `limit` rows.
+    """
+
+    axes: str
+    kind: str = "product"
+    mask: Mask | None = None
+    limit: Size = 0
+    per_index: Size = 1
+
+    def value(self, dims: Dims, dense: bool, algebra: Algebra) -> Size:
+        count = size(self.axes, dims)
+        if self.kind == "product":
+            return count
+        if self.kind == "rows":
+            return algebra.minimum(self.limit, self.per_index * count)
+        measure = pairs if self.kind == "pairs" else span
+        return count * measure(dims, self.mask.causal and not dense, self.mask.window, algebra)
+
+
+class Term(NamedTuple):
+    """`scale` x the sum of the products of each of `fixed` (axes that the model sets) x `monomial`.
+
+    `column` is the index of the field of `Cost` that it adds to.
+    """
+
+    column: int
+    scale: int
+    fixed: tuple[str, ...]
+    monomial: Monomial
+
+    def factor(self, dims: Dims) -> Size:
+        """What the model sets."""
+        return self.scale * sum([size(axes, dims) for axes in self.fixed])
+
+
+@dataclass(frozen=True)
+class Op:
+    """One einsum.
+
+    Args:
+        name: the module that computes it, as in the reference model's `state_dict`: `self_attn.q_proj`.
+        gather: the axis of the weight that is indexed, and `indices`, the axes of what indexes it.
+        mask: for the two products of self-attention, whose axes T and S are masked pairs.
+    """
+
+    name: str
+    inputs: tuple[Tensor, ...]
+    output: Tensor
+    gather: str = ""
+    indices: str = ""
+    mask: Mask | None = None
+
+    @property
+    def weights(self) -> tuple[Tensor, ...]:
+        """The weights that this op owns, the matrix first and then its bias."""
+        return tuple(t for t in self.inputs if t.role == "weight")
+
+    @property
+    def multiplied(self) -> str:
+        """The distinct axes that FLOPs multiply; none if the op sums over nothing but a gather."""
+        names = dict.fromkeys("".join(t.axes for t in (*self.inputs, self.output)).replace(self.gather or " ", ""))
+        return "".join(names) if any(a not in self.output.axes for a in names) else ""
+
+    @cached_property
+    def terms(self) -> tuple[Term, ...]:
+        """The op's cost, with one term for each column and monomial."""
+        found: dict[tuple[int, int, Monomial], list[str]] = {}
+
+        def add(column: str, axes: str, kind: str = "product", scale: int = 1) -> None:
+            fixed, runtime = split(axes)
+            monomial = Monomial(runtime, kind, self.mask if kind != "product" else None)
+            found.setdefault((Cost._fields.index(column), scale, monomial), []).append(fixed)
+
+        for role, axes in self.inputs:
+            if role == "activation":
+                add("activations", axes)
+            elif role == "cache":
+                add("cache_read", axes.replace("S", ""), "span") if self.mask else add("cache_read", axes)
+            elif role == "weight":
+                add("params", axes)
+            if role in ("weight", "tied") and not (self.gather and self.gather in axes):
+                add("weights_read", axes)
+        if self.output.role != "chip":
+            add("cache_written" if self.output.role == "cache" else "activations", self.output.axes)
+        if self.mask:
+            add("flops", self.multiplied.replace("T", "").replace("S", ""), "pairs", scale=2)
+        elif self.multiplied:
+            add("flops", self.multiplied, scale=2)
+        whole = tuple(Term(column, scale, tuple(fixed), m) for (column, scale, m), fixed in found.items())
+        return whole + ((self._rows_read,) if self.gather else ())
+
+    @property
+    def _rows_read(self) -> Term:
+        """What is read of the gathered weight: at most a row an index, at most all rows."""
+        matrix = next(axes for _, axes in self.inputs if self.gather in axes)
+        per_index, runtime = split(self.indices)
+        rows = Monomial(runtime, "rows", limit=self.gather, per_index=per_index)
+        return Term(Cost._fields.index("weights_read"), 1, (matrix.replace(self.gather, ""),), rows)
+
+    def bind(self, dims: Dims) -> list[tuple[int, Size, Monomial]]:
+        """(column, factor, monomial) of each term, with the axes that the model fixes put in."""
+        found = []
+        for term in self.terms:
+            monomial = term.monomial
+            if monomial.kind == "rows":
+                monomial = monomial._replace(limit=dims[self.gather], per_index=size(monomial.per_index, dims))
+            elif monomial.mask and monomial.mask.window:
+                monomial = monomial._replace(mask=monomial.mask._replace(window=dims["W"]))
+            found.append((term.column, term.factor(dims), monomial))
+        return found
+
+
+def split(axes: str) -> tuple[str, str]:
+    """(axes that the model fixes, axes that a request sets)."""
+    return "".join(a for a in axes if a not in RUNTIME), "".join(a for a in RUNTIME if a in axes)
+
+
+def size(axes: str, dims: Dims) -> Size:
+    """Product of the axes' sizes; 1 for no axes."""
+    return prod([dims[a] for a in axes])
+
+
+def params(op: Op, dims: Dims) -> Size:
+    """Elements of the weights that the op owns."""
+    return sum([size(t.axes, dims) for t in op.inputs if t.role == "weight"])

@@ -1,0 +1,63 @@
+"""The least time a pass can take on a device: each op at the peak rate or at the memory's speed.
+
+Source: Williams, Waterman and Patterson 2009, doi:10.1145/1498765.1498785. Ops run one after another, so
+the time of a pass is the sum over its ops, each max(FLOPs / peak, bytes / bandwidth). No launch times,
+no overlap between ops, no collective: a limit, not a forecast.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from archcalc.cost import Pass, costs
+from archcalc.hardware import Device
+from archcalc.ops import Cost
+from archcalc.precision import Precision
+
+
+class Part(NamedTuple):
+    """One line of a pass, all its layers together."""
+
+    name: str
+    layers: int
+    flops: int
+    bytes: int
+    seconds: float
+    bound: str  # "compute" or "memory"
+
+
+class Roofline(NamedTuple):
+    """A pass at the limit. `bound` is what most of the time is spent on; intensity is FLOPs a byte."""
+
+    name: str
+    flops: int
+    bytes: int
+    seconds: float
+    bound: str
+    parts: list[Part]
+
+    @property
+    def intensity(self) -> float:
+        return self.flops / self.bytes
+
+
+def traffic(cost: Cost, weights: Precision, cache: Precision) -> int:
+    """Bytes that an op must move: its weights once, activations in and out, keys and values."""
+    moved = weights.weight_bytes(cost.weights_read) + weights.activation_bytes * cost.activations
+    return moved + cache.activation_bytes * (cost.cache_read + cost.cache_written)
+
+
+def roofline(run: Pass, device: Device, weights: Precision, cache: Precision, dense: bool = False) -> Roofline:
+    """Time of a pass at the device's peaks; `cache` is the number format of keys and values."""
+    rate, bandwidth = device.rate(weights.rate), device.bytes_per_second
+    parts, spent = [], {"compute": 0.0, "memory": 0.0}
+    for line, cost in zip(run.bound.lines, costs(run, dense)):
+        count, moved = line.count, traffic(cost, weights, cache)
+        compute, memory = cost.flops / rate, moved / bandwidth
+        bound = "compute" if compute > memory else "memory"
+        seconds = count * max(compute, memory)
+        spent[bound] += seconds
+        parts.append(Part(line.name, count, count * cost.flops, count * moved, seconds, bound))
+    bound = "compute" if spent["compute"] > spent["memory"] else "memory"
+    whole = [sum(column) for column in zip(*[(p.flops, p.bytes, p.seconds) for p in parts])]
+    return Roofline(run.name, *whole, bound, parts)

@@ -1,0 +1,192 @@
+"""`export build`: a folder with graphs, one data file of weights, and a manifest that says what they are."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections import Counter
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import onnx
+import torch
+
+from archcalc.config import ModelConfig, positive
+from archcalc.cost import bound, cache_elements, parameters
+from archcalc.errors import ConfigError
+from archcalc.hf import config_from_keys, read_json
+from export.files import ExportError, replaced_folder, sha256
+from export.graph import WEIGHTS, assemble, cache_names, layout, write_weights
+from export.onnx_from_torch import trace
+from export.precision import ExportPrecision, export_precision
+from export.progress import progress
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+PACKAGES = ("archcalc", "torch", "onnx", "onnxscript", "onnxruntime", "tensorrt-rtx", "tensorrt")
+
+
+def graph_name(capacity: int) -> str:
+    return f"model-{capacity}.onnx"
+
+
+@dataclass(frozen=True)
+class Build:
+    """An opened and checked build folder."""
+
+    folder: Path
+    config: ModelConfig
+    precision: ExportPrecision
+    capacities: tuple[int, ...]
+    manifest: dict[str, Any]
+
+    def graph(self, capacity: int) -> Path:
+        return self.folder / graph_name(capacity)
+
+    def capacity_for(self, tokens: int) -> int:
+        """The smallest cache that holds so many tokens. Raises: ExportError if none does."""
+        fitting = [c for c in self.capacities if c >= tokens]
+        if not fitting:
+            raise ExportError(
+                f"context={tokens}: the build holds at most {max(self.capacities)} tokens; "
+                f"build with --capacity {tokens} or more"
+            )
+        return min(fitting)
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what a build depends on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def build(
+    config: ModelConfig,
+    out: Path,
+    precision: str = "fp32",
+    capacities: tuple[int, ...] = (1024,),
+    model: torch.nn.Module | None = None,
+    weights_source: str = "random, seed 0",
+) -> Build:
+    """Export the model into the folder `out`, which is replaced only when everything is written.
+
+    Args:
+        capacities: tokens a sequence of the static cache; one graph each, all over the same weights.
+        model: the reference model with weights; by default one with random weights is built.
+    Raises: ExportError or ConfigError for what cannot be exported; nothing is left behind.
+    """
+    kind = export_precision(precision)
+    if config.keys is None:
+        raise ConfigError("config: built by hand, without Hugging Face keys for the manifest; use config_from_keys")
+    for capacity in capacities:
+        positive(capacity=capacity)
+        if capacity > config.max_position_embeddings:
+            raise ExportError(
+                f"capacity={capacity}: the model has max_position_embeddings={config.max_position_embeddings}; "
+                "give at most that many"
+            )
+    with replaced_folder(out, MANIFEST) as folder:
+        traced = {capacity: trace(config, kind.torch, capacity) for capacity in progress(capacities, "trace")}
+        places = layout(config, next(iter(traced.values())), kind)
+        if model is None:
+            from models import build as build_model
+
+            model = build_model(config)
+        tensors = dict(model.named_parameters())
+        write_weights(folder / WEIGHTS, places, tensors.__getitem__, kind, lambda p: progress(p, "write weights"))
+        operators: Counter[str] = Counter()
+        for capacity, functions in traced.items():
+            graph = assemble(config, functions, places, kind, capacity)
+            onnx.save_model(graph, folder / graph_name(capacity))
+            onnx.checker.check_model(folder / graph_name(capacity))
+            operators = _operators(graph)
+        manifest = _manifest(config, kind, capacities, operators, weights_source, folder)
+        (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+    return open_build(out)
+
+
+def _operators(graph: onnx.ModelProto) -> Counter[str]:
+    """How often each operator runs in one pass."""
+    inside = {f.name: Counter(node.op_type for node in f.node) for f in graph.functions}
+    found: Counter[str] = Counter()
+    for node in graph.graph.node:
+        found += inside[node.op_type]
+    return found
+
+
+def _manifest(config, kind: ExportPrecision, capacities, operators, weights_source: str, folder: Path) -> dict:
+    total = parameters(config)
+    kv = {c: sum(cache_elements(bound(config)[1], 1, c)) * kind.numpy.itemsize for c in capacities}
+    files = [WEIGHTS, *map(graph_name, capacities)]
+    return {
+        "format": FORMAT,
+        "name": config.name,
+        "config": config.keys,
+        "precision": kind.name,
+        "capacities": list(capacities),
+        "weights": weights_source,
+        "shapes": {
+            "input_ids, position_ids": ["batch", "tokens"],
+            "write_indices": ["batch"],
+            "logit_indices": ["batch", "logit_positions"],
+            "logits": ["batch", "logit_positions", config.vocab_size],
+            "keys and values": ["batch", "num_key_value_heads", "capacity", "head_dim"],
+            "cache_tensors": len(cache_names(config)),
+        },
+        "predicted": {
+            "parameters": total,
+            "weight_bytes": total * kind.numpy.itemsize,
+            "kv_bytes_per_sequence": {str(c): count for c, count in kv.items()},
+        },
+        "operators": dict(sorted(operators.items())),
+        "versions": versions(),
+        "files": {f: {"bytes": (folder / f).stat().st_size, "sha256": sha256(folder / f)} for f in files},
+    }
+
+
+def open_build(folder: str | Path) -> Build:
+    """Open a build folder and check that every file is what the manifest says.
+
+    Raises: ExportError if a file is missing, changed, or refers to anything outside of the folder.
+    """
+    folder = Path(folder)
+    manifest = read_json(str(folder / MANIFEST))
+    if manifest.get("format") != FORMAT:
+        raise ExportError(f"{folder / MANIFEST}: format={manifest.get('format')!r}, not {FORMAT}; build it again")
+    try:
+        config = config_from_keys(manifest["config"], name=str(manifest["name"]))
+        precision, capacities = export_precision(manifest["precision"]), tuple(manifest["capacities"])
+        files = manifest["files"]
+        for capacity in capacities:
+            positive(capacity=capacity)
+        for name in (WEIGHTS, *map(graph_name, capacities)):
+            _check_file(folder / name, files[name])
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ExportError(f"{folder / MANIFEST}: incomplete ({error!r}); build it again") from None
+    opened = Build(folder, config, precision, capacities, manifest)
+    for capacity in capacities:
+        _check_references(opened.graph(capacity))
+    return opened
+
+
+def _check_file(path: Path, expected: dict[str, Any]) -> None:
+    if not path.is_file() or path.is_symlink():
+        raise ExportError(f"{path}: missing; build it again")
+    if path.stat().st_size != expected["bytes"] or sha256(path) != expected["sha256"]:
+        raise ExportError(f"{path}: not the file that was built (size or SHA-256 differs); build it again")
+
+
+def _check_references(path: Path) -> None:
+    """The data file is the only thing outside of the graph that it may name."""
+    graph = onnx.load(path, load_external_data=False).graph
+    for tensor in graph.initializer:
+        named = {entry.key: entry.value for entry in tensor.external_data}
+        if named.get("location", WEIGHTS) != WEIGHTS:
+            raise ExportError(f"{path}: {tensor.name} lies in {named['location']!r}; only {WEIGHTS} is read")

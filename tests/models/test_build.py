@@ -1,0 +1,79 @@
+import time
+
+import pytest
+import torch
+from tiny_models import DECODER_ONLY, ENCODER_DECODER, LAYER, RMS, ids
+
+import models
+from archcalc.config import Attention, Block, FeedForward, MixtureOfExperts, ModelConfig, Rotary, Stack
+
+LLAMA_MLP = FeedForward(14336, "silu", gated=True)
+
+
+def llama(hidden, heads, ffn, layers, vocab=128256, positions=8192):
+    block = Block(Attention(heads, 8, 128, rotary=Rotary(500000.0)), FeedForward(ffn, "silu", gated=True), RMS)
+    return ModelConfig(vocab, hidden, positions, Stack((block,) * layers, RMS))
+
+
+def numel(module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
+
+
+def test_llama_3_8b_has_its_published_size():
+    start = time.perf_counter()
+    model = models.build(llama(4096, 32, 14336, 32), device="meta")
+    assert time.perf_counter() - start < 10  # a second or two: nothing is allocated
+    assert numel(model) == 8_030_261_248
+    assert numel(model.layers[0]) == 218_112_000
+
+
+def test_gpt2_small_has_its_published_size():
+    attention = Attention(12, 12, 64, True, True, True, True)
+    block = Block(attention, FeedForward(3072, "gelu_tanh", bias=True), LAYER)
+    config = ModelConfig(
+        50257, 768, 1024, Stack((block,) * 12, LAYER), position_embedding="learned", tie_word_embeddings=True
+    )
+    model = models.build(config, device="meta")
+    assert numel(model) == 124_439_808
+    assert model.lm_head.weight is model.embed_tokens.weight
+
+
+def test_the_largest_models_build_and_run_without_memory():
+    model = models.build(llama(16384, 128, 53248, 126, positions=131072), device="meta", dtype=torch.bfloat16)
+    assert numel(model) == 405_853_388_800
+    cache = models.KVCache.empty(model.config, 1, 131072, torch.bfloat16, "meta")
+    assert cache.nbytes == 2 * 126 * 8 * 131072 * 128 * 2
+    logits = model(torch.zeros(1, 3, dtype=torch.long, device="meta"), cache=cache)
+    assert logits.shape == (1, 3, 128256) and logits.dtype == torch.bfloat16
+    block = Block(Attention(32, 8, 128, rotary=Rotary(1e6)), MixtureOfExperts(LLAMA_MLP, 8, 2), RMS)
+    mixtral = models.build(ModelConfig(32000, 4096, 32768, Stack((block,) * 32, RMS)), device="meta")
+    assert numel(mixtral) == 46_702_792_704
+
+
+@pytest.mark.parametrize("config", [*DECODER_ONLY.values(), *ENCODER_DECODER.values()])
+def test_random_weights_are_seeded_finite_and_no_accident(config):
+    model, again, other = (models.build(config, seed=seed) for seed in (0, 0, 1))
+    inputs = (ids(2, 6),) if config.encoder is None else (ids(2, 6), ids(2, 6, seed=1))
+    logits = model(*inputs)
+    assert torch.equal(logits, again(*inputs)) and not torch.equal(logits, other(*inputs))
+    assert logits.isfinite().all() and logits.std() > 1e-3
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_dtype_and_fp32_tables():
+    model = models.build(DECODER_ONLY["llama"], dtype=torch.float16)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
+    assert model(ids(1, 4)).dtype == torch.float16
+    assert model.rotary(model.layers[0].self_attn.config, "cpu")[0].dtype == torch.float32
+    full = models.build(DECODER_ONLY["llama"])
+    assert torch.allclose(model(ids(1, 9)).float(), full(ids(1, 9)), atol=2e-3)
+
+
+def test_names_of_a_mixture_and_of_a_gpt():
+    names = dict(models.build(DECODER_ONLY["moe"], device="meta").named_parameters())
+    assert names["layers.1.mlp.router.weight"].shape == (4, 16)
+    assert names["layers.1.mlp.experts.3.down_proj.weight"].shape == (16, 40)
+    gpt = dict(models.build(DECODER_ONLY["gpt"], device="meta").named_parameters())
+    assert gpt["embed_positions.weight"].shape == (64, 16)
+    assert "layers.0.mlp.up_proj.bias" in gpt and "layers.0.mlp.gate_proj.weight" not in gpt
+    assert "lm_head.weight" not in gpt and "norm.bias" in gpt

@@ -1,0 +1,156 @@
+import pytest
+import torch
+from tiny_models import DECODER_ONLY, assert_close, ids, lively, llama_like
+
+from archcalc.config import Attention, ModelConfig, Stack
+from archcalc.errors import ArchcalcError
+from models import KVCache
+from models.generate import greedy
+
+every = pytest.mark.parametrize("config", DECODER_ONLY.values(), ids=DECODER_ONLY)
+
+
+@every
+def test_a_pass_in_pieces_equals_the_whole(config):
+    model, tokens = lively(config), ids(3, 12)
+    whole = model(tokens)
+    for sizes in ([12], [1] * 12, [5, 1, 4, 1, 1], [7, 5]):
+        cache = KVCache.empty(config, 3, 20)
+        pieces = [model(piece, cache=cache) for piece in tokens.split(sizes, dim=1)]
+        assert_close(torch.cat(pieces, 1), whole)
+        assert cache.length == 12
+
+
+@every
+def test_a_future_token_changes_nothing_before_it(config):
+    model, tokens = lively(config), ids(2, 9)
+    before = model(tokens)
+    tokens[:, 6] = (tokens[:, 6] + 1) % 61
+    after = model(tokens)
+    assert_close(after[:, :6], before[:, :6], 1e-6)  # an expert with more tokens rounds differently
+    assert not torch.allclose(after[:, 6:], before[:, 6:], atol=1e-3)
+
+
+@every
+def test_unequal_prompts_together_equal_each_alone(config):
+    model = lively(config)
+    prompts = [ids(1, length, seed=length)[0].tolist() for length in (9, 2, 5)]
+    together = greedy(model, prompts, 10)
+    assert together == [greedy(model, [prompt], 10)[0] for prompt in prompts]
+    # and equal to no cache at all
+    line = list(prompts[1])
+    for _ in range(10):
+        line.append(int(model(torch.tensor([line]))[0, -1].argmax()))
+    assert line[2:] == together[1]
+
+
+def test_greedy_stops_at_eos():
+    model = lively(DECODER_ONLY["llama"])
+    free = greedy(model, [[1, 2, 3]], 8)[0]
+    eos = free[3]
+    assert greedy(model, [[1, 2, 3]], 8, eos)[0] == free[: free.index(eos)]
+    assert len(free) == 8
+
+
+def test_a_window_hides_what_is_older():
+    attention = Attention(4, 2, 8, rotary=None, sliding_window=3)
+    model, tokens = lively(llama_like(attention, layers=1)), ids(1, 8)
+    before = model(tokens)
+    tokens[0, 2] = (tokens[0, 2] + 1) % 61
+    changed = (model(tokens) != before).any(-1)[0]
+    assert changed.tolist() == [False, False, True, True, True, False, False, False]
+
+
+def test_without_a_causal_mask_the_future_is_seen():
+    attention = Attention(4, 2, 8, rotary=None, causal=False)
+    config = llama_like(attention)
+    model, tokens = lively(config), ids(1, 5)
+    before = model(tokens)
+    tokens[0, 4] = (tokens[0, 4] + 1) % 61
+    assert not torch.allclose(model(tokens)[0, 0], before[0, 0])
+    with pytest.raises(ArchcalcError, match="causal=False"):
+        KVCache.empty(config, 1, 8)
+
+
+def test_fewer_key_heads_equal_as_many_with_copies():
+    model = lively(DECODER_ONLY["llama"])
+    full = lively(llama_like(Attention(4, 4, 8, rotary=model.layers[0].self_attn.config.rotary)))
+    state = model.state_dict()
+    for name in state:
+        if "k_proj" in name or "v_proj" in name:
+            state[name] = state[name].unflatten(0, (2, 8)).repeat_interleave(2, 0).flatten(0, 1)
+    full.load_state_dict(state)
+    assert_close(full(ids(2, 7)), model(ids(2, 7)))
+
+
+def test_cache_bytes_and_when_it_is_full():
+    config = DECODER_ONLY["llama"]
+    cache = KVCache.empty(config, batch=3, capacity=10, dtype=torch.float16)
+    assert cache.nbytes == 2 * 2 * 3 * 2 * 10 * 8 * 2  # layers, k and v, B, K, C, H, bytes
+    model, cache = lively(config), KVCache.empty(config, 3, 10)
+    model(ids(3, 9), cache=cache)
+    with pytest.raises(ArchcalcError, match="capacity=10: full, this pass needs 11"):
+        model(ids(3, 2), cache=cache)
+    with pytest.raises(ArchcalcError, match="needs 12"):
+        model(ids(3, 2), torch.tensor([[4, 5], [10, 11], [0, 1]]), cache)
+    with pytest.raises(ArchcalcError, match="max_position_embeddings=64"):
+        KVCache.empty(config, 1, 65)
+    with pytest.raises(ArchcalcError, match="65 tokens"):
+        model(ids(1, 65))
+    with pytest.raises(ArchcalcError, match="prompt_ids"):
+        greedy(model, [[1], []], 3)
+
+
+def test_tied_head_is_the_embedding():
+    model = lively(DECODER_ONLY["gpt"])
+    assert model.lm_head.weight is model.embed_tokens.weight
+    untied = lively(DECODER_ONLY["llama"])
+    assert untied.lm_head.weight is not untied.embed_tokens.weight
+
+
+@pytest.mark.parametrize("name", ["llama", "post-norm"])
+def test_without_its_sublayers_a_block_is_its_residual(name):
+    config = DECODER_ONLY[name]
+    model, x_BTD = lively(config), torch.randn(2, 5, 16)
+    block, positions = model.layers[0], torch.arange(5).repeat(2, 1)
+    mask_B1TS = torch.ones(2, 1, 5, 5, dtype=torch.bool)
+    args = (None, None, *model.rotary(block.self_attn.config, "cpu"), positions, None, mask_B1TS)
+    assert not torch.allclose(block(x_BTD, *args)[0], x_BTD, atol=0.1)
+    for parameter in [*block.self_attn.parameters(), *block.mlp.parameters()]:
+        parameter.zero_()
+    expected = x_BTD if block.pre else block.mlp_norm(block.self_attn_norm(x_BTD))
+    assert torch.equal(block(x_BTD, *args)[0], expected)
+
+
+def test_stem_blocks_and_head_are_the_whole():
+    model, tokens = lively(DECODER_ONLY["gpt"]), ids(2, 6)
+    positions = torch.arange(6).repeat(2, 1)
+    assert torch.equal(model.head(model.run(model.stem(tokens, positions), positions)), model(tokens))
+
+
+def test_embedding_scale():
+    llama = DECODER_ONLY["llama"]
+    scaled = ModelConfig(61, 16, 64, Stack(llama.decoder.layers, llama.decoder.final_norm), scale_embedding=True)
+    tokens, positions = ids(1, 4), torch.arange(4)[None]
+    assert_close(lively(scaled).stem(tokens, positions), 4 * lively(llama).stem(tokens, positions))
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "moe"])
+def test_a_block_traces_with_any_batch_and_length(name):
+    model = lively(DECODER_ONLY[name])
+    block, attention = model.layers[0], model.layers[0].self_attn.config
+    tables = model.rotary(attention, "cpu")
+
+    def inputs(batch, tokens):
+        cache = torch.zeros(batch, attention.num_key_value_heads, 12, attention.head_dim)
+        positions = torch.arange(tokens).repeat(batch, 1)
+        mask = (torch.arange(12) <= positions[:, :, None])[:, None]
+        x_BTD = torch.randn(batch, tokens, 16, generator=torch.Generator().manual_seed(tokens))
+        return x_BTD, cache, cache.clone(), *tables, positions, positions[:, 0].clone(), mask
+
+    B, T = torch.export.Dim("B"), torch.export.Dim("T")
+    both, rows = {0: B, 1: T}, {0: B}
+    shapes = (both, rows, rows, None, None, both, rows, {0: B, 2: T})
+    traced = torch.export.export(block, inputs(2, 5), dynamic_shapes=shapes).module()
+    for got, expected in zip(traced(*inputs(3, 7)), block(*inputs(3, 7)), strict=True):
+        assert_close(got, expected)
