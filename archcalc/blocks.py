@@ -7,15 +7,14 @@ contract tests, which demand equal parameter names, shapes, FLOPs and cache byte
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from archcalc.config import Attention, Block, FeedForward, MixtureOfExperts, ModelConfig, Norm, Stack
 from archcalc.ops import Mask, Op, Tensor, activation, cache, weight
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Ops that run together, `count` times in one pass.
 
     Args:
@@ -40,53 +39,71 @@ def _linear(name: str, x: str, matrix: str, y: str, bias: bool, role: str = "act
     return Op(name, inputs, Tensor(role, y))
 
 
-@lru_cache(maxsize=256)
 def attention_ops(attention: Attention, name: str) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """(ops over the queries, ops that make keys and values) of self- or cross-attention.
+    """(ops over the queries, ops that make keys and values) of self- or cross-attention."""
+    a = attention
+    mask = Mask(a.causal, "W" if a.sliding_window else None)
+    return _attention_ops(name, mask, a.q_bias, a.k_bias, a.v_bias, a.o_bias)
 
-    The scores stay on the chip: every current engine fuses the two products (Dao 2022, arXiv:2205.14135).
+
+@lru_cache(maxsize=256)  # ops have no sizes: models that differ only in those share them
+def _attention_ops(name: str, mask: Mask | None, q_bias: bool, k_bias: bool, v_bias: bool, o_bias: bool):
+    """The scores stay on the chip: every current engine fuses the two products (Dao 2022, arXiv:2205.14135).
     Cross-attention's keys lie along X, the source, and have no mask.
     """
-    keys, mask = "BSKH", Mask(attention.causal, attention.sliding_window)
-    scores = Tensor("chip", "BKGTS")
+    keys, scores = "BSKH", Tensor("chip", "BKGTS")
     if name == "cross_attn":
         keys, mask, scores = "BXKH", None, Tensor("chip", "BKGTX")
     queries = (
-        _linear(f"{name}.q_proj", "BTD", "DNH", "BTNH", attention.q_bias),
+        _linear(f"{name}.q_proj", "BTD", "DNH", "BTNH", q_bias),
         Op(f"{name}.scores", (activation("BTKGH"), cache(keys)), scores, mask=mask),
         Op(f"{name}.context", (scores, cache(keys)), activation("BTKGH"), mask=mask),
         Op(
             f"{name}.o_proj",
-            (activation("BTNH"), weight("NHD")) + ((weight("D"),) if attention.o_bias else ()),
+            (activation("BTNH"), weight("NHD")) + ((weight("D"),) if o_bias else ()),
             activation("BTD"),
         ),
     )
     keys_values = (
-        _linear(f"{name}.k_proj", "BTD", "DKH", "BTKH", attention.k_bias, "cache"),
-        _linear(f"{name}.v_proj", "BTD", "DKH", "BTKH", attention.v_bias, "cache"),
+        _linear(f"{name}.k_proj", "BTD", "DKH", "BTKH", k_bias, "cache"),
+        _linear(f"{name}.v_proj", "BTD", "DKH", "BTKH", v_bias, "cache"),
     )
     return queries, keys_values
 
 
-@lru_cache(maxsize=256)
 def feed_forward_ops(mlp: FeedForward | MixtureOfExperts) -> tuple[Op, ...]:
     """Two or three matrices, or a router and the experts that each token is sent to."""
     if isinstance(mlp, FeedForward):
-        ups = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)
-        return tuple(_linear(f"mlp.{up}", "BTD", "DF", "BTF", mlp.bias) for up in ups) + (
-            _linear("mlp.down_proj", "BTF", "FD", "BTD", mlp.bias),
-        )
-    ups = ("gate_proj", "up_proj") if mlp.expert.gated else ("up_proj",)
+        return _matrices(mlp.gated, mlp.bias)
+    return _experts(mlp.expert.gated)
+
+
+@lru_cache(maxsize=4)
+def _matrices(gated: bool, bias: bool) -> tuple[Op, ...]:
+    ups = ("gate_proj", "up_proj") if gated else ("up_proj",)
+    return (
+        *(_linear(f"mlp.{up}", "BTD", "DF", "BTF", bias) for up in ups),
+        _linear("mlp.down_proj", "BTF", "FD", "BTD", bias),
+    )
+
+
+@lru_cache(maxsize=2)
+def _experts(gated: bool) -> tuple[Op, ...]:
+    ups = ("gate_proj", "up_proj") if gated else ("up_proj",)
     indexed = {"gather": "E", "indices": "BTA"}
     experts = [Op(f"mlp.experts.{up}", (activation("BTD"), weight("EDF")), activation("BTAF"), **indexed) for up in ups]
     down = Op("mlp.experts.down_proj", (activation("BTAF"), weight("EFD")), activation("BTD"), **indexed)
     return (_linear("mlp.router", "BTD", "DE", "BTE", False), *experts, down)
 
 
-@lru_cache(maxsize=64)
 def norm_op(norm: Norm, name: str) -> Op:
     """RMSNorm owns a weight, LayerNorm a weight and a bias. Nothing is summed over a matrix: 0 FLOPs."""
-    owned = (weight("D"),) * (2 if norm.kind == "layernorm" else 1)
+    return _norm_op(norm.kind, name)
+
+
+@lru_cache(maxsize=64)
+def _norm_op(kind: str, name: str) -> Op:
+    owned = (weight("D"),) * (2 if kind == "layernorm" else 1)
     return Op(name, (activation("BTD"), *owned), activation("BTD"))
 
 
@@ -122,8 +139,26 @@ def block_groups(block: Block, label: str, path: str, count: int, hidden_size: i
     return groups
 
 
-_LOOKUP = {"inputs": (weight("VD"),), "output": activation("BTD"), "gather": "V", "indices": "BT"}
-_POSITIONS = {"inputs": (weight("MD"),), "output": activation("BTD"), "gather": "M", "indices": "T"}
+def _lookup(role: str) -> Op:
+    return Op("embed_tokens", (Tensor(role, "VD"),), activation("BTD"), gather="V", indices="BT")
+
+
+def _head(role: str) -> Op:
+    return Op("lm_head", (activation("BRD"), Tensor(role, "DV")), activation("BRV"))
+
+
+# By the role of the matrix; it is tied where another op owns it.
+LOOKUPS = {role: _lookup(role) for role in ("weight", "tied")}
+HEADS = {role: _head(role) for role in ("weight", "tied")}
+POSITIONS = Op("embed_positions", (weight("MD"),), activation("BTD"), gather="M", indices="T")
+
+
+def kinds(layers: tuple[Block, ...]) -> dict[Block, int]:
+    """How many layers there are of each kind, in the order of the first of each."""
+    distinct = {id(block): block for block in layers}  # mostly one object: hashing a Block costs, comparing ids not
+    if len(distinct) == 1:
+        return {layers[0]: len(layers)}
+    return Counter(layers)
 
 
 def stack_groups(config: ModelConfig, name: str, stack: Stack) -> list[Group]:
@@ -132,16 +167,14 @@ def stack_groups(config: ModelConfig, name: str, stack: Stack) -> list[Group]:
     dims = {"D": config.hidden_size, "V": config.vocab_size, "M": config.max_position_embeddings}
     once = name == "encoder"
     shared = bool(config.encoder) and config.share_embeddings
-    lookup = Op("embed_tokens", **_LOOKUP)
-    if shared and name == "decoder":  # the encoder's group owns the matrix
-        lookup = Op("embed_tokens", **_LOOKUP | {"inputs": (Tensor("tied", "VD"),)})
+    lookup = LOOKUPS["tied" if shared and name == "decoder" else "weight"]  # tied: the encoder's group owns it
     groups = [Group("" if shared else prefix, 1, dims, (lookup,), once)]
     if config.position_embedding == "learned":
-        groups.append(Group(prefix, 1, dims, (Op("embed_positions", **_POSITIONS),), once))
-    kinds = Counter(stack.layers)
-    for number, (block, count) in enumerate(kinds.items(), start=1):
+        groups.append(Group(prefix, 1, dims, (POSITIONS,), once))
+    found = kinds(stack.layers)
+    for number, (block, count) in enumerate(found.items(), start=1):
         label = f"{name} block" if config.encoder else "block"
-        label += f" {number}" if len(kinds) > 1 else ""
+        label += f" {number}" if len(found) > 1 else ""
         groups += block_groups(block, label, f"{prefix}layers.*.", count, config.hidden_size, once)
     if stack.final_norm:
         groups.append(Group(prefix, 1, dims, (norm_op(stack.final_norm, "norm"),), once))
@@ -152,8 +185,7 @@ def groups(config: ModelConfig) -> tuple[Group, ...]:
     """Every op of the model, grouped by the layers that repeat it. Computed once a config."""
     if "_groups" not in config.__dict__:
         found = [g for name, stack in config.stacks.items() for g in stack_groups(config, name, stack)]
-        head = Tensor("tied" if config.tie_word_embeddings else "weight", "DV")
-        dims = {"D": config.hidden_size, "V": config.vocab_size}
-        found.append(Group("", 1, dims, (Op("lm_head", (activation("BRD"), head), activation("BRV")),)))
+        head = HEADS["tied" if config.tie_word_embeddings else "weight"]
+        found.append(Group("", 1, {"D": config.hidden_size, "V": config.vocab_size}, (head,)))
         config.__dict__["_groups"] = tuple(found)
     return config.__dict__["_groups"]

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from archcalc.blocks import Group, groups
 from archcalc.config import ModelConfig
 from archcalc.dims import INTEGERS, Algebra, Dims, Size
 from archcalc.errors import ConfigError
-from archcalc.ops import Cost, Monomial, Op, params, size
+from archcalc.ops import ONCE, Cost, Monomial, Op, Sizes, params, size
 
-PARAMS = Cost._fields.index("params")
+NOTHING = Cost()
+PARAMS, FLOPS = Cost._fields.index("params"), Cost._fields.index("flops")
 
 
 class Line(NamedTuple):
     """One op of one kind of block, bound to its model; `count` layers run it.
 
-    `dims` are the axes that the model fixes; `params` is of one layer; `terms` are (column of `Cost`,
-    factor, index of the monomial).
+    `dims` are the axes that the model fixes. Its cost is `fixed`, what no request
+    changes, by column of `Cost`, and `terms`: (column, factor, index of the monomial).
     """
 
     name: str
@@ -26,19 +29,40 @@ class Line(NamedTuple):
     group: Group
     dims: Dims
     count: Size
-    params: Size
+    fixed: list[Size]
+    terms: list[tuple[int, Size, int]]
+
+    @property
+    def params(self) -> Size:
+        """Parameters of one layer."""
+        return self.fixed[PARAMS]
+
+
+class Totals(NamedTuple):
+    """The `fixed` and `terms` of a `Line`, summed."""
+
+    fixed: list[Size]
     terms: list[tuple[int, Size, int]]
 
 
-class Bound(NamedTuple):
-    """An op list with the model's sizes put in: what is left depends on the request alone.
-
-    `totals` are the terms of all lines and layers together.
-    """
+@dataclass(frozen=True)
+class Bound:
+    """An op list with the model's sizes put in: what is left depends on the request alone."""
 
     lines: list[Line]
     monomials: list[Monomial]
-    totals: list[tuple[int, Size, int]]
+
+    @cached_property
+    def totals(self) -> Totals:
+        """All lines and layers together."""
+        fixed: list[Size] = list(NOTHING)
+        terms: dict[tuple[int, int], Size] = {}
+        for line in self.lines:
+            for column, value in enumerate(line.fixed):
+                fixed[column] = fixed[column] + line.count * value
+            for column, factor, at in line.terms:
+                terms[column, at] = terms.get((column, at), 0) + line.count * factor
+        return Totals(fixed, [(column, factor, at) for (column, at), factor in terms.items()])
 
 
 class Pass(NamedTuple):
@@ -56,18 +80,26 @@ def bind(
 ) -> Bound:
     """Put the model's sizes (or, for a formula, their symbols) into the ops of these groups."""
     index: dict[Monomial, int] = {}
-    lines, totals = [], {}
+    lines = []
     for group in found:
-        dims, count = dims_of(group), count_of(group)
+        dims, count, path = dims_of(group), count_of(group), group.path
+        sizes, of_equal_terms = Sizes(dims), {}
         for op in group.ops:
-            line_terms, owned = [], 0
-            for column, factor, monomial in op.bind(dims):
-                at = index.setdefault(monomial, len(index))
-                line_terms.append((column, factor, at))
-                totals[column, at] = totals.get((column, at), 0) + count * factor
-                owned += factor if column == PARAMS else 0
-            lines.append(Line(group.path + op.name, op, group, dims, count, owned, line_terms))
-    return Bound(lines, list(index), [(column, factor, at) for (column, at), factor in totals.items()])
+            at = id(op.terms)
+            if at not in of_equal_terms:
+                of_equal_terms[at] = _fixed_and_terms(op, sizes, index)
+            lines.append(Line(path + op.name, op, group, dims, count, *of_equal_terms[at]))
+    return Bound(lines, list(index))
+
+
+def _fixed_and_terms(op: Op, sizes: Sizes, index: dict[Monomial, int]) -> tuple[list, list]:
+    terms, fixed = [], list(NOTHING)
+    for column, scale, axes, monomial in op.bind(sizes):
+        if monomial is ONCE:
+            fixed[column] = fixed[column] + scale * sizes[axes]
+        else:
+            terms.append((column, scale * sizes[axes], index.setdefault(monomial, len(index))))
+    return fixed, terms
 
 
 def bound(config: ModelConfig) -> tuple[Bound, Bound]:
@@ -115,20 +147,27 @@ def costs(run: Pass, dense: bool = False, algebra: Algebra = INTEGERS) -> list[C
     Args:
         dense: count every (query, key) pair, also those that the mask hides.
     """
-    values = [m.value(run.dims, dense, algebra) for m in run.bound.monomials]
-    return [_evaluate(line.terms, values) for line in run.bound.lines]
+    return [Cost._make(columns) for columns in columns_of(run.bound.lines, run, dense, algebra)]
 
 
 def total(run: Pass, dense: bool = False, algebra: Algebra = INTEGERS) -> Cost:
     """Sum over lines and layers."""
-    return _evaluate(run.bound.totals, [m.value(run.dims, dense, algebra) for m in run.bound.monomials])
+    return Cost._make(*columns_of([run.bound.totals], run, dense, algebra))
 
 
-def _evaluate(found: list[tuple[int, Size, int]], values: list[Size]) -> Cost:
-    columns = [0] * len(Cost._fields)
-    for column, factor, at in found:
-        columns[column] = columns[column] + factor * values[at]
-    return Cost(*columns)
+def columns_of(summands: list, run: Pass, dense: bool = False, algebra: Algebra = INTEGERS) -> list[list[Size]]:
+    """The values of the fields of `Cost` for each of the summands, which have `fixed` and `terms`."""
+    values = [monomial.value(run.dims, dense, algebra) for monomial in run.bound.monomials]
+    found, of_equal_terms = [], {}
+    for summand in summands:
+        terms = summand.terms
+        columns = of_equal_terms.get(id(terms))
+        if columns is None:
+            columns = of_equal_terms[id(terms)] = summand.fixed.copy()
+            for column, factor, at in terms:
+                columns[column] = columns[column] + factor * values[at]
+        found.append(columns)
+    return found
 
 
 def parameters(config: ModelConfig) -> int:
@@ -141,8 +180,8 @@ def active_parameters(config: ModelConfig) -> int:
     found = 0
     for part in bound(config):
         for line in part.lines:
-            dims = {**line.dims, "E": line.dims["A"]} if line.op.gather == "E" else line.dims
-            found += line.count * params(line.op, dims)
+            whole = line.op.gather != "E"
+            found += line.count * (line.params if whole else params(line.op, line.dims | {"E": line.dims["A"]}))
     return found
 
 

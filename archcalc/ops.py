@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from math import prod
 from typing import NamedTuple
 
 from archcalc.dims import Algebra, Dims, Size, pairs, span
@@ -60,7 +59,7 @@ class Mask(NamedTuple):
     """Which keys a query of self-attention sees; see `dims.pairs`."""
 
     causal: bool
-    window: int | None
+    window: Size | None  # in an op, the letter of its axis; bound, its size
 
 
 class Monomial(NamedTuple):
@@ -77,29 +76,29 @@ class Monomial(NamedTuple):
     per_index: Size = 1
 
     def value(self, dims: Dims, dense: bool, algebra: Algebra) -> Size:
-        count = size(self.axes, dims)
-        if self.kind == "product":
+        axes, kind, mask, limit, per_index = self
+        count = size(axes, dims)
+        if kind == "product":
             return count
-        if self.kind == "rows":
-            return algebra.minimum(self.limit, self.per_index * count)
-        measure = pairs if self.kind == "pairs" else span
-        return count * measure(dims, self.mask.causal and not dense, self.mask.window, algebra)
+        if kind == "rows":
+            return algebra.minimum(limit, per_index * count)
+        measure = pairs if kind == "pairs" else span
+        return count * measure(dims, mask.causal and not dense, mask.window, algebra)
+
+
+ONCE = Monomial("")  # the request sets nothing: a weight's elements
 
 
 class Term(NamedTuple):
-    """`scale` x the sum of the products of each of `fixed` (axes that the model sets) x `monomial`.
+    """`scale` x `fixed` (products of axes that the model sets, joined by `+`: see `Sizes`) x `monomial`.
 
     `column` is the index of the field of `Cost` that it adds to.
     """
 
     column: int
     scale: int
-    fixed: tuple[str, ...]
+    fixed: str
     monomial: Monomial
-
-    def factor(self, dims: Dims) -> Size:
-        """What the model sets."""
-        return self.scale * sum([size(axes, dims) for axes in self.fixed])
 
 
 @dataclass(frozen=True)
@@ -132,12 +131,13 @@ class Op:
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """The op's cost, with one term for each column and monomial."""
+        """The op's cost, with one term for each column and monomial; ops of equal cost have the same object."""
         found: dict[tuple[int, int, Monomial], list[str]] = {}
 
         def add(column: str, axes: str, kind: str = "product", scale: int = 1) -> None:
             fixed, runtime = split(axes)
             monomial = Monomial(runtime, kind, self.mask if kind != "product" else None)
+            monomial = ONCE if monomial == ONCE else monomial
             found.setdefault((Cost._fields.index(column), scale, monomial), []).append(fixed)
 
         for role, axes in self.inputs:
@@ -155,8 +155,10 @@ class Op:
             add("flops", self.multiplied.replace("T", "").replace("S", ""), "pairs", scale=2)
         elif self.multiplied:
             add("flops", self.multiplied, scale=2)
-        whole = tuple(Term(column, scale, tuple(fixed), m) for (column, scale, m), fixed in found.items())
-        return whole + ((self._rows_read,) if self.gather else ())
+        whole = [Term(column, scale, "+".join(sorted(fixed)), m) for (column, scale, m), fixed in found.items()]
+        whole += [self._rows_read] if self.gather else []
+        terms = tuple(sorted(whole, key=lambda term: (term.column, term.fixed)))
+        return _EQUAL_TERMS.setdefault(terms, terms)
 
     @property
     def _rows_read(self) -> Term:
@@ -164,29 +166,48 @@ class Op:
         matrix = next(axes for _, axes in self.inputs if self.gather in axes)
         per_index, runtime = split(self.indices)
         rows = Monomial(runtime, "rows", limit=self.gather, per_index=per_index)
-        return Term(Cost._fields.index("weights_read"), 1, (matrix.replace(self.gather, ""),), rows)
+        return Term(Cost._fields.index("weights_read"), 1, matrix.replace(self.gather, ""), rows)
 
-    def bind(self, dims: Dims) -> list[tuple[int, Size, Monomial]]:
-        """(column, factor, monomial) of each term, with the axes that the model fixes put in."""
+    def bind(self, sizes: Sizes) -> tuple[Term, ...]:
+        """The terms, with the axes that the model fixes put into their monomials."""
+        if not (self.gather or (self.mask and self.mask.window)):
+            return self.terms
         found = []
-        for term in self.terms:
-            monomial = term.monomial
-            if monomial.kind == "rows":
-                monomial = monomial._replace(limit=dims[self.gather], per_index=size(monomial.per_index, dims))
-            elif monomial.mask and monomial.mask.window:
-                monomial = monomial._replace(mask=monomial.mask._replace(window=dims["W"]))
-            found.append((term.column, term.factor(dims), monomial))
-        return found
+        for column, scale, fixed, monomial in self.terms:
+            axes, kind, mask, _, per_index = monomial
+            if kind == "rows":
+                monomial = Monomial(axes, kind, None, sizes[self.gather], sizes[per_index])
+            elif mask and mask.window:
+                monomial = Monomial(axes, kind, Mask(mask.causal, sizes["W"]))
+            found.append(Term(column, scale, fixed, monomial))
+        return tuple(found)
+
+
+_EQUAL_TERMS: dict[tuple[Term, ...], tuple[Term, ...]] = {}
 
 
 def split(axes: str) -> tuple[str, str]:
-    """(axes that the model fixes, axes that a request sets)."""
-    return "".join(a for a in axes if a not in RUNTIME), "".join(a for a in RUNTIME if a in axes)
+    """(axes that the model fixes, axes that a request sets), each in one order: a product has none."""
+    return "".join(sorted(a for a in axes if a not in RUNTIME)), "".join(a for a in RUNTIME if a in axes)
 
 
 def size(axes: str, dims: Dims) -> Size:
     """Product of the axes' sizes; 1 for no axes."""
-    return prod([dims[a] for a in axes])
+    product = 1
+    for axis in axes:
+        product = product * dims[axis]
+    return product
+
+
+class Sizes(dict):
+    """The `size` of `DNH`, or the sum of those of `DNH+NH`, computed when first asked for.
+
+    Ops of one layer share most products.
+    """
+
+    def __missing__(self, key: str) -> Size:
+        value = self[key] = sum([size(axes, self) for axes in key.split("+")]) if "+" in key else size(key, self)
+        return value
 
 
 def params(op: Op, dims: Dims) -> Size:

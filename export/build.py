@@ -19,7 +19,7 @@ from archcalc.errors import ConfigError
 from archcalc.hf import config_from_keys, read_json
 from export.files import ExportError, replaced_folder, sha256
 from export.graph import WEIGHTS, assemble, cache_names, layout, write_weights
-from export.onnx_from_torch import trace
+from export.onnx_from_torch import check_exportable, trace
 from export.precision import ExportPrecision, export_precision
 from export.progress import progress
 
@@ -71,20 +71,23 @@ def build(
     config: ModelConfig,
     out: Path,
     precision: str = "fp32",
-    capacities: tuple[int, ...] = (1024,),
+    capacities: tuple[int, ...] | None = None,
     model: torch.nn.Module | None = None,
-    weights_source: str = "random, seed 0",
+    weights_source: dict[str, Any] | None = None,
 ) -> Build:
     """Export the model into the folder `out`, which is replaced only when everything is written.
 
     Args:
         capacities: tokens a sequence of the static cache; one graph each, all over the same weights.
+            Default: 1024, or all positions if fewer.
         model: the reference model with weights; by default one with random weights is built.
     Raises: ExportError or ConfigError for what cannot be exported; nothing is left behind.
     """
     kind = export_precision(precision)
     if config.keys is None:
         raise ConfigError("config: built by hand, without Hugging Face keys for the manifest; use config_from_keys")
+    check_exportable(config)
+    capacities = capacities or (min(1024, config.max_position_embeddings),)
     for capacity in capacities:
         positive(capacity=capacity)
         if capacity > config.max_position_embeddings:
@@ -107,7 +110,7 @@ def build(
             onnx.save_model(graph, folder / graph_name(capacity))
             onnx.checker.check_model(folder / graph_name(capacity))
             operators = _operators(graph)
-        manifest = _manifest(config, kind, capacities, operators, weights_source, folder)
+        manifest = _manifest(config, kind, capacities, operators, weights_source or {"kind": "random", "seed": 0}, folder)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     return open_build(out)
 
@@ -121,7 +124,7 @@ def _operators(graph: onnx.ModelProto) -> Counter[str]:
     return found
 
 
-def _manifest(config, kind: ExportPrecision, capacities, operators, weights_source: str, folder: Path) -> dict:
+def _manifest(config, kind: ExportPrecision, capacities, operators, weights_source: dict, folder: Path) -> dict:
     total = parameters(config)
     kv = {c: sum(cache_elements(bound(config)[1], 1, c)) * kind.numpy.itemsize for c in capacities}
     files = [WEIGHTS, *map(graph_name, capacities)]

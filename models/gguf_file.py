@@ -42,7 +42,7 @@ def smollm2_gguf() -> Path | None:
 
 
 @lru_cache(maxsize=1)  # opening takes seconds (every vocabulary entry is parsed), and three readers want it
-def _reader(path: Path, changed_ns: int):
+def _reader(path: Path, _changed_ns: int):
     import gguf
 
     try:

@@ -78,16 +78,41 @@ def test_parameter_names():
     assert "decoder.layers.0.cross_attn_norm.weight" in own and "encoder.layers.0.cross_attn_norm.weight" not in own
 
 
-def test_post_norm_matches_torch_for_one_encoder():
-    """The same weights in torch.nn's own post-norm encoder layer."""
-    model = lively(ENCODER_DECODER["post-sinusoidal"])
-    ours, x = model.encoder.layers[0], torch.randn(2, 5, 16)
-    theirs = torch.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).requires_grad_(False)
-    projections = [ours.self_attn.q_proj, ours.self_attn.k_proj, ours.self_attn.v_proj]
-    theirs.self_attn.in_proj_weight.copy_(torch.cat([p.weight for p in projections]))
-    theirs.self_attn.in_proj_bias.copy_(torch.cat([p.bias for p in projections]))
-    theirs.self_attn.out_proj.load_state_dict(ours.self_attn.o_proj.state_dict())
-    theirs.linear1.load_state_dict(ours.mlp.up_proj.state_dict())
-    theirs.linear2.load_state_dict(ours.mlp.down_proj.state_dict())
-    mask = torch.ones(2, 1, 5, 5, dtype=torch.bool)
-    assert_close(ours(x, None, None, None, None, None, None, mask)[0], theirs(x))
+def copy_attention(ours, theirs):
+    projections = [ours.q_proj, ours.k_proj, ours.v_proj]
+    theirs.in_proj_weight.copy_(torch.cat([projection.weight for projection in projections]))
+    theirs.in_proj_bias.copy_(torch.cat([projection.bias for projection in projections]))
+    theirs.out_proj.load_state_dict(ours.o_proj.state_dict())
+
+
+def torchs_own(block):
+    """The block as torch.nn's encoder or decoder layer, with the same weights."""
+    kind = torch.nn.TransformerDecoderLayer if block.cross_attn else torch.nn.TransformerEncoderLayer
+    theirs = kind(16, 4, 32, dropout=0.0, batch_first=True, norm_first=block.pre).requires_grad_(False)
+    norms = [block.self_attn_norm, block.mlp_norm]
+    copy_attention(block.self_attn, theirs.self_attn)
+    if block.cross_attn:
+        copy_attention(block.cross_attn, theirs.multihead_attn)
+        norms.insert(1, block.cross_attn_norm)
+    for index, norm in enumerate(norms, 1):
+        getattr(theirs, f"norm{index}").load_state_dict(norm.state_dict())
+    theirs.linear1.load_state_dict(block.mlp.up_proj.state_dict())
+    theirs.linear2.load_state_dict(block.mlp.down_proj.state_dict())
+    return theirs
+
+
+@every
+def test_the_whole_equals_torchs_own_layers(config):
+    model, source, target = lively(config), ids(2, 7), ids(2, 5, seed=1)
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.normal_()  # so that a norm left out or swapped shows
+    memory = model.stem(model.encoder, source, torch.arange(7).expand(2, 7))
+    for layer in model.encoder.layers:
+        memory = torchs_own(layer)(memory)
+    memory = model.encoder.norm(memory) if model.encoder.norm else memory
+    x, future = model.stem(model.decoder, target, torch.arange(5).expand(2, 5)), torch.ones(5, 5).triu(1).bool()
+    for layer in model.decoder.layers:
+        x = torchs_own(layer)(x, memory, tgt_mask=future)
+    x = model.decoder.norm(x) if model.decoder.norm else x
+    assert_close(model(source, target), x @ model.lm_head.weight.T)

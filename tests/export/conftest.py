@@ -1,0 +1,41 @@
+"""One small build for all tests of the exporter, and its PyTorch model."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+pytest.importorskip("onnxruntime", reason='needs the extra: pip install "archcalc[export]"')
+
+from archcalc.presets import preset
+from export.build import Build, build, open_build
+from export.reference import reference
+from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
+
+CAPACITY = 32
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory) -> Build:
+    """tiny-decoder in fp32 with caches of 16 and 32 tokens."""
+    config = preset("tiny-decoder")
+    model, origin = reference(config, "random")
+    return build(config, tmp_path_factory.mktemp("tiny") / "build", "fp32", (16, CAPACITY), model, origin)
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny):
+    return reference(tiny.config, "random")[0]
+
+
+@pytest.fixture
+def engine(tiny) -> OnnxRuntimeEngine:
+    return OnnxRuntimeEngine(tiny, CAPACITY)
+
+
+@pytest.fixture
+def copied(tiny, tmp_path) -> Build:
+    """A copy of the build that a test may damage."""
+    shutil.copytree(tiny.folder, tmp_path / "copy")
+    return open_build(tmp_path / "copy")

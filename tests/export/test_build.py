@@ -1,0 +1,172 @@
+"""What `build` writes, and what `open_build` refuses to read."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import textwrap
+
+import onnx
+import pytest
+
+from archcalc.cost import parameters
+from archcalc.errors import ArchcalcError, ConfigError
+from archcalc.presets import preset
+from export.build import MANIFEST, build, graph_name, open_build
+from export.files import ExportError, replaced_file, replaced_folder, sha256
+from export.graph import WEIGHTS
+
+
+def test_the_manifest_says_what_was_built(tiny):
+    manifest = json.loads((tiny.folder / MANIFEST).read_text())
+    assert manifest["config"] == tiny.config.keys
+    assert manifest["predicted"]["parameters"] == parameters(tiny.config)
+    assert manifest["predicted"]["weight_bytes"] == (tiny.folder / WEIGHTS).stat().st_size
+    assert manifest["predicted"]["kv_bytes_per_sequence"] == {"16": 2 * 2 * 2 * 16 * 16 * 4, "32": 2 * 2 * 2 * 16 * 32 * 4}
+    assert manifest["operators"]["Attention"] == 2
+    assert manifest["operators"]["TensorScatter"] == 4
+    for name, file in manifest["files"].items():
+        assert file["sha256"] == sha256(tiny.folder / name)
+    assert open_build(tiny.folder).config == tiny.config
+
+
+def test_a_block_is_one_function_called_once_a_layer(tiny):
+    model = onnx.load(tiny.graph(32), load_external_data=False)
+    assert [f.name for f in model.functions] == ["Stem", "Block0", "Head"]
+    assert [n.op_type for n in model.graph.node] == ["Stem", "Block0", "Block0", "Head"]
+    assert {i.version for i in model.opset_import if not i.domain} == {24}
+
+
+def test_a_tied_matrix_is_stored_once_and_never_transposed(tmp_path):
+    config = preset("tiny-decoder", {"tie_word_embeddings": True})
+    made = build(config, tmp_path / "tied", "fp32", (8,))
+    model = onnx.load(made.graph(8), load_external_data=False)
+    names = [t.name for t in model.graph.initializer]
+    assert names.count("embed_tokens.weight") == 1
+    assert "lm_head.weight" not in names
+    head = next(f for f in model.functions if f.name == "Head")
+    assert [n.op_type for n in head.node if "lm_head.weight" in n.input] == ["Gemm"]
+    assert (made.folder / WEIGHTS).stat().st_size == 4 * parameters(config)
+
+
+def test_two_kinds_of_block_are_two_functions(tmp_path):
+    types = ["sliding_attention", "full_attention", "sliding_attention"]
+    config = preset("tiny-decoder", {"num_hidden_layers": 3, "sliding_window": 4, "layer_types": types})
+    made = build(config, tmp_path / "mixed", "fp32", (8,))
+    called = [n.op_type for n in onnx.load(made.graph(8), load_external_data=False).graph.node]
+    assert called == ["Stem", "Block0", "Block1", "Block0", "Head"]
+
+
+@pytest.mark.parametrize("name", [WEIGHTS, graph_name(32)])
+def test_a_changed_file_is_refused(copied, name):
+    path = copied.folder / name
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ExportError, match=rf"{name}: not the file that was built.*build it again"):
+        open_build(copied.folder)
+
+
+def test_a_truncated_and_a_missing_file_are_refused(copied):
+    weights = copied.folder / WEIGHTS
+    weights.write_bytes(weights.read_bytes()[:-4])
+    with pytest.raises(ExportError, match="not the file that was built"):
+        open_build(copied.folder)
+    weights.unlink()
+    with pytest.raises(ExportError, match=r"weights.bin: missing"):
+        open_build(copied.folder)
+
+
+@pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "other.bin"])
+def test_a_graph_that_names_another_data_file_is_refused(copied, location):
+    path = copied.graph(32)
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].external_data[0].value = location
+    path.write_bytes(model.SerializeToString())
+    manifest = json.loads((copied.folder / MANIFEST).read_text())
+    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    (copied.folder / MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(ExportError, match=r"only weights.bin is read"):
+        open_build(copied.folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 99}, "format=99"),
+        ({"files": {}}, "incomplete"),
+        ({"capacities": [2**40]}, "capacity="),
+        ({"capacities": ["../x"]}, "capacity="),
+        ({"config": None}, "object of config.json keys"),
+        ({"precision": "fp7"}, "precision='fp7'"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(copied, change, message):
+    path = copied.folder / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(ArchcalcError, match=message):
+        open_build(copied.folder)
+
+
+def test_what_cannot_be_exported_is_refused_by_the_name_of_the_part(tmp_path):
+    with pytest.raises(ExportError, match="encoder-decoder"):
+        build(preset("tiny-encoder-decoder"), tmp_path / "a")
+    with pytest.raises(ExportError, match=r"mixture of experts \(mlp.experts\)"):
+        build(preset("mixtral-8x7b"), tmp_path / "b")
+    with pytest.raises(ExportError, match="max_position_embeddings=256"):
+        build(preset("tiny-decoder"), tmp_path / "c", "fp32", (257,))
+    with pytest.raises(ConfigError, match="capacity=0"):
+        build(preset("tiny-decoder"), tmp_path / "d", "fp32", (0,))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_folder_is_never_replaced(tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("years of work")
+    with pytest.raises(ExportError, match="holds no manifest.json"):
+        build(preset("tiny-decoder"), mine, "fp32", (8,))
+    assert (mine / "thesis.txt").read_text() == "years of work"
+    assert [p.name for p in tmp_path.iterdir()] == ["mine"]
+
+
+def test_an_error_in_the_middle_leaves_the_old_build(copied, monkeypatch):
+    before = sha256(copied.folder / WEIGHTS)
+
+    def broken(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("export.build.write_weights", broken)
+    with pytest.raises(ExportError, match="No space left on device; nothing was changed"):
+        build(copied.config, copied.folder, "fp32", (8,))
+    assert sha256(open_build(copied.folder).folder / WEIGHTS) == before
+    assert [p.name for p in copied.folder.parent.iterdir()] == ["copy"]
+
+
+def test_a_kill_in_the_middle_leaves_the_old_file(tmp_path):
+    path = tmp_path / "report.md"
+    path.write_text("old")
+    script = f"""
+        import os, signal
+        from pathlib import Path
+        from export.files import replaced_file
+        with replaced_file(Path({str(path)!r})) as new:
+            new.write_text("ne")
+            os.kill(os.getpid(), signal.SIGKILL)
+    """
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert path.read_text() == "old"
+
+
+def test_a_file_and_a_folder_are_replaced_whole(tmp_path):
+    with replaced_file(tmp_path / "a.txt") as new:
+        new.write_text("1")
+    assert (tmp_path / "a.txt").read_text() == "1"
+    for text in ("1", "2"):
+        with replaced_folder(tmp_path / "b", "mark") as folder:
+            (folder / "mark").write_text(text)
+    assert (tmp_path / "b" / "mark").read_text() == "2"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.txt", "b"]
