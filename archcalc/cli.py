@@ -16,6 +16,13 @@ examples:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong with the arguments in one line, like every other error, instead of the whole usage."""
+
+    def error(self, message: str):
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
+
+
 def add_model(parser: argparse.ArgumentParser, default: str | None = None) -> None:
     """The options that name a model: --preset or --config, and --set. `export` has them too."""
     which = parser.add_mutually_exclusive_group(required=default is None)
@@ -79,7 +86,7 @@ def _dense_switch(parser: argparse.ArgumentParser) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="archcalc", description="Parameters, FLOPs and KV-cache memory of transformers.")
+    top = Parser(prog="archcalc", description="Parameters, FLOPs and KV-cache memory of transformers.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     raw = argparse.RawDescriptionHelpFormatter
     one = commands.add_parser("report", help="all numbers of one model", epilog=REPORT_HELP, formatter_class=raw)
@@ -109,6 +116,8 @@ def run(top: argparse.ArgumentParser, argv: list[str] | None) -> int:
     try:
         outcome = args.run(args)
         if isinstance(outcome, str):
+            if hasattr(sys.stdout, "reconfigure"):
+                sys.stdout.reconfigure(errors="replace")  # a terminal that knows no `·` shows `?`
             print(outcome)
             sys.stdout.flush()
             return 0
@@ -125,4 +134,4 @@ def main(argv: list[str] | None = None) -> int:
     return run(parser(), argv)
 
 
-__all__ = ["ConfigError", "add_model", "main", "model", "parser", "run"]
+__all__ = ["ConfigError", "Parser", "add_model", "main", "model", "parser", "run"]

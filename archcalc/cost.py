@@ -185,19 +185,22 @@ def active_parameters(config: ModelConfig) -> int:
     return found
 
 
-def cache_elements(step: Bound, batch: Size, context: Size, source: Size = 0, algebra: Algebra = INTEGERS):
+def cache_elements(
+    step: Bound, batch: Size, context: Size, source: Size = 0, algebra: Algebra = INTEGERS, static: bool = False
+) -> tuple[Size, Size]:
     """Elements of the (self, cross) keys and values that a decoder holds; a windowed layer keeps its window.
 
     Args:
         step: the ops of a decoder pass, `bound(config)[1]`.
         context: decoder tokens a sequence. source: encoder tokens a sequence.
+        static: a cache with `context` slots in every layer, windowed or not.
     """
     held = {"S": 0, "X": 0}
     for line in step.lines:
         for role, axes in line.op.inputs:
             if role == "cache":
                 along, kept = ("S", context) if "S" in axes else ("X", source)
-                if line.op.mask and line.op.mask.window:
+                if line.op.mask and line.op.mask.window and not static:
                     kept = algebra.minimum(kept, line.dims["W"])
                 per_token = line.count * size(axes.replace(along, "").replace("B", ""), line.dims)
                 held[along] = held[along] + per_token * batch * kept

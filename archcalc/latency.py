@@ -1,8 +1,8 @@
-"""Seconds of a pass on a machine whose speed was measured: a law of seven parameters over the op list.
+"""Seconds of a pass on a machine whose speed was measured: a law of six parameters over the op list.
 
     product    ((weight bytes / bandwidth)^p + (FLOPs / rate)^p)^(1/p)    a soft maximum of the roofline's two sides
-    attention  FLOPs / rate + key and value elements read by each query head x a + (query, key) pairs x b
-    the rest   activation bytes x c, and a launch for each op
+    attention  FLOPs / rate + cache bytes / bandwidth + elements read by each query head x a + pairs x b
+    the rest   activation bytes / bandwidth, and a launch for each op
 
 Every parameter is a property of machine and runtime, never of a model. `export.calibrate` fits them.
 """
@@ -20,11 +20,10 @@ class Machine:
     """Fitted speed of one machine with one runtime and precision.
 
     Args:
-        bandwidth: bytes a second at which weights stream. rate: FLOP/s of matrix products.
+        bandwidth: bytes a second at which weights, activations and the cache stream. rate: FLOP/s of matrix products.
         sharpness: p of the soft maximum; 1 adds both sides, infinity takes the larger.
         key_seconds: for each element of a key or value that a query head reads.
         pair_seconds: for each (query head, query, key): mask and softmax.
-        byte_seconds: for each byte of an activation.
         launch_seconds: for each op.
     """
 
@@ -33,7 +32,6 @@ class Machine:
     sharpness: float
     key_seconds: float
     pair_seconds: float
-    byte_seconds: float
     launch_seconds: float
 
     def as_dict(self) -> dict[str, float]:
@@ -45,11 +43,12 @@ def predict(run: Pass, machine: Machine, precision: Precision) -> float:
     seconds = 0.0
     p = machine.sharpness
     for line, cost in zip(run.bound.lines, costs(run, dense=True)):
-        spent = machine.launch_seconds + cost.activations * precision.activation_bytes * machine.byte_seconds
+        spent = machine.launch_seconds + cost.activations * precision.activation_bytes / machine.bandwidth
         if line.op.mask:  # scores or context: 2·B·N·T·S·H FLOPs over B·N·S·H elements and B·N·T·S pairs
             pairs = cost.flops / (2 * line.dims["H"])
             keys = cost.flops / (2 * run.dims["T"])
             spent += cost.flops / machine.rate + keys * machine.key_seconds + pairs * machine.pair_seconds
+            spent += cost.cache_read * precision.activation_bytes / machine.bandwidth
         elif cost.flops:
             stream = precision.weight_bytes(cost.weights_read) / machine.bandwidth
             multiply = cost.flops / machine.rate

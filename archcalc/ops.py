@@ -206,6 +206,8 @@ class Sizes(dict):
     """
 
     def __missing__(self, key: str) -> Size:
+        if len(key) == 1:
+            raise KeyError(key)  # an axis that this part of the model does not have
         value = self[key] = sum([size(axes, self) for axes in key.split("+")]) if "+" in key else size(key, self)
         return value
 

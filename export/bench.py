@@ -64,23 +64,33 @@ def prepare(build: Build, engine_of: Callable[[int], object], points: list[Point
     ]
 
 
-def measure(passes: list[Callable[[], None]], rounds: int = 9, warm_up: int = 2, seconds: float = 120.0):
-    """Seconds of each pass in every round, [pass][round]; all of them once a round, in turn.
+TURN_SECONDS = 0.05  # a turn of a short pass repeats it for so long
+
+
+def measure(passes: list[Callable[[], None]], rounds: int = 9, seconds: float = 120.0) -> list[list[float]]:
+    """Samples of each pass in seconds, [pass][sample]; all passes have a turn in every round.
+
+    Each turn begins with an unmeasured run: a runtime's idle threads go on spinning for milliseconds and would
+    take a core from the next session, and a decode step in real use follows another one.
 
     Args:
-        warm_up: unmeasured rounds before. seconds: after that long no further round begins (3 are made at least).
+        seconds: after that long no further round begins (3 are made at least).
     """
-    for run in [r for _ in range(warm_up) for r in passes]:
-        run()
     samples: list[list[float]] = [[] for _ in passes]
     began = time.perf_counter()
     for done in progress(range(rounds), "measure"):
         if done >= 3 and time.perf_counter() - began > seconds:
             break
         for run, found in zip(passes, samples, strict=True):
-            start = time.perf_counter()
             run()
-            found.append(time.perf_counter() - start)
+            turn = time.perf_counter()
+            while True:
+                start = time.perf_counter()
+                run()
+                end = time.perf_counter()
+                found.append(end - start)
+                if end - turn > TURN_SECONDS:
+                    break
     return samples
 
 

@@ -126,7 +126,7 @@ def _operators(graph: onnx.ModelProto) -> Counter[str]:
 
 def _manifest(config, kind: ExportPrecision, capacities, operators, weights_source: dict, folder: Path) -> dict:
     total = parameters(config)
-    kv = {c: sum(cache_elements(bound(config)[1], 1, c)) * kind.numpy.itemsize for c in capacities}
+    kv = {c: sum(cache_elements(bound(config)[1], 1, c, static=True)) * kind.numpy.itemsize for c in capacities}
     files = [WEIGHTS, *map(graph_name, capacities)]
     return {
         "format": FORMAT,

@@ -19,14 +19,14 @@ from archcalc.units import duration
 from export import compare
 from export.bench import Point, Timing, measure, prepare
 from export.build import Build, build, versions
-from export.calibrate import PROBE_POINTS, build_probe, fit
+from export.calibrate import PROBE_POINTS, build_probes, fit
 from export.compare import Exact, Latency
 from export.generate import greedy
 from export.reference import described, reference
 from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 from export.verify import Verdict, verify
 
-PROMPT = "What is the capital of France, and what is it known for?"
+PROMPT = "Why is the sky blue? Explain it to a child."
 NEW_TOKENS = 64
 
 
@@ -38,7 +38,7 @@ class Comparison:
     exact: list[Exact]
     latency: list[Latency]
     machine: Machine
-    probe: list[tuple[Timing, float]]
+    probes: list[tuple[str, Timing, float]]  # the probe's name, what it took, the error the fit left
 
     @property
     def problems(self) -> list[str]:
@@ -67,7 +67,7 @@ class Check:
 
 
 def points(capacities: tuple[int, ...]) -> list[Point]:
-    """Twelve points for the shortest and the longest cache of a build; none is the probe's."""
+    """Twelve points for the shortest and the longest cache of a build; none is a probe's."""
     short, longest = min(capacities), max(capacities)
     decode = [(1, short), (1, longest), (3, short), (2, longest), (6, longest)]
     share = [(1, 0.1, short), (1, 0.05, longest), (1, 0.375, short), (1, 0.75, short), (2, 0.0625, longest)]
@@ -77,17 +77,21 @@ def points(capacities: tuple[int, ...]) -> list[Point]:
 
 
 def compare_build(target: Build, probe_folder: Path, engine=None) -> Comparison:
-    """Count, calibrate on the probe, measure both in turns, predict. ONNX Runtime."""
+    """Count, calibrate on the probes, measure all in turns, predict. ONNX Runtime."""
     engine = engine or functools.cache(functools.partial(OnnxRuntimeEngine, target))
-    probe, held_out = build_probe(probe_folder, target.precision.name), points(target.capacities)
+    held_out = points(target.capacities)
     counts = compare.exact(target, engine(max(target.capacities)))
-    passes = prepare(probe, functools.cache(functools.partial(OnnxRuntimeEngine, probe)), PROBE_POINTS)
-    passes += prepare(target, engine, held_out)
-    timings = [Timing(p, tuple(s)) for p, s in zip([*PROBE_POINTS, *held_out], measure(passes), strict=True)]
-    calibration, measured = timings[: len(PROBE_POINTS)], timings[len(PROBE_POINTS) :]
-    machine, left = fit(probe, calibration)
+    seen, passes = [], []
+    for name, probe in build_probes(probe_folder, target.precision.name).items():
+        seen += [(probe, point) for point in PROBE_POINTS[name]]
+        passes += prepare(probe, functools.cache(functools.partial(OnnxRuntimeEngine, probe)), PROBE_POINTS[name])
+    samples = measure(passes + prepare(target, engine, held_out))
+    calibration = [(p, Timing(point, tuple(s))) for (p, point), s in zip(seen, samples, strict=False)]
+    measured = [Timing(point, tuple(s)) for point, s in zip(held_out, samples[len(seen) :], strict=True)]
+    machine, left = fit(calibration)
     rows = compare.latency(target, measured, machine)
-    return Comparison(target, counts, rows, machine, list(zip(calibration, left, strict=True)))
+    probes = [(p.config.name, timing, error) for (p, timing), error in zip(calibration, left, strict=True)]
+    return Comparison(target, counts, rows, machine, probes)
 
 
 def check(config: ModelConfig, out: Path, precision: str = "fp32", weights: str = "auto", context: int = 1024) -> Check:
@@ -102,7 +106,7 @@ def check(config: ModelConfig, out: Path, precision: str = "fp32", weights: str 
     engine = functools.cache(functools.partial(OnnxRuntimeEngine, target))
     verdict = verify(target, engine(longest), model)
     text = _text(model, engine(longest), origin, weights)
-    return Check(verdict, text, compare_build(target, out / "probe", engine))
+    return Check(verdict, text, compare_build(target, out / "probes", engine))
 
 
 def _text(model, engine, origin: dict[str, Any], weights: str) -> tuple[str, int, int] | None:
@@ -192,16 +196,16 @@ def rendered(found: Check, command: str, style: str = "table") -> str:
 
 def _appendix(found: Comparison, command: str) -> list[str]:
     law = [[name, f"{value:.4g}"] for name, value in found.machine.as_dict().items()]
-    probe = [[_named(t.point), duration(t.best), f"{left:+.1%}"] for t, left in found.probe]
+    probe = [[f"{name}: {_named(t.point)}", duration(t.best), f"{left:+.1%}"] for name, t, left in found.probes]
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
     return [
-        "Latency is predicted by the law of `archcalc.latency`, fitted in the same run to a probe: another model of "
-        "another depth and width, at other batches, prompts and contexts. All points take turns; a point's time is "
+        "Latency is predicted by the law of `archcalc.latency`, fitted in the same run to two probes: other models "
+        "of other depth and width, at other batches, prompts and contexts. All points take turns; a point's time is "
         "its fastest sample.",
         "",
         table(law, ["the machine's law", "value"], "markdown"),
         "",
-        table(probe, ["calibration point (the probe)", "measured", "left by the fit"], "markdown"),
+        table(probe, ["calibration point", "measured", "left by the fit"], "markdown"),
         "",
         f"Command `{command}`; commit {_commit()}; {machine_name()}; {datetime.date.today()}; {packages}.",
         "",

@@ -15,7 +15,7 @@ from export.graph import WEIGHTS
 from export.graph_count import count_flops, count_parameters
 
 MEDIAN_BAR, WORST_BAR = 0.15, 0.40
-BAR_REASON = "the law has seven parameters for every shape, and neighbours on the machine take turns with us"
+BAR_REASON = "the law has six parameters for every shape, and neighbours on the machine take turns with us"
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ def exact(build: Build, engine, batch: int = 2, tokens: int = 5) -> list[Exact]:
         sizes = {"batch": batch, "tokens": point.tokens, "logit_positions": 1}
         shape = f"B={batch}, T={point.tokens}, S={context}"
         rows.append(Exact(f"{point.phase} FLOPs", derived, count_flops(path, sizes), f"products in the graph, {shape}"))
-    kept = sum(cache_elements(bound(build.config)[1], batch, context)) * size
+    kept = sum(cache_elements(bound(build.config)[1], batch, context, static=True)) * size
     found = engine.cache_bytes(engine.new_cache(batch))
-    rows.append(Exact("KV-cache bytes", kept, found, f"the engine's buffers, B={batch}, S={context}, no window"))
+    rows.append(Exact("KV-cache bytes", kept, found, f"the engine's buffers, B={batch}, S={context}"))
     rows.append(Exact("weight-file bytes", held * size, weights.stat().st_size, f"size of {WEIGHTS}"))
     return rows
 

@@ -94,7 +94,9 @@ def test_gpt2_and_the_worksheet():
     attention, feed_forward = 4 * 512**2, 2 * 512 * 2048
     assert block["attention"] == attention + 4 * 512  # biases
     assert block["feed_forward"] == feed_forward + 2048 + 512
-    assert parameters(config) == 50257 * 512 + 1024 * 512 + 12 * (attention + feed_forward + 4 * 512 + 2560 + 2048) + 1024
+    assert (
+        parameters(config) == 50257 * 512 + 1024 * 512 + 12 * (attention + feed_forward + 4 * 512 + 2560 + 2048) + 1024
+    )
 
 
 def step(config, B: int, T: int, S: int, X: int = 1) -> int:

@@ -1,0 +1,112 @@
+"""The `export` command as a user types it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from export.cli import main
+
+SCRIPTS = os.path.dirname(sys.executable)
+
+
+def _run(*command: str, cwd=None) -> subprocess.CompletedProcess:
+    env = os.environ | {"PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=env, check=False)
+
+
+@pytest.mark.parametrize(
+    "command", [("env", "export"), ("env", "archexport"), (sys.executable, "-m", "export")], ids=["env", "twin", "module"]
+)
+def test_help_of_every_way_to_start_it(command, tmp_path):
+    if command[0] == "env" and not os.path.exists(os.path.join(SCRIPTS, "archexport")):
+        pytest.skip("the console scripts are not installed: pip install -e .")
+    build = _run(*command, "build", "--help", cwd=tmp_path if command[0] == "env" else None)
+    assert build.returncode == 0, build.stderr
+    assert "--precision" in build.stdout
+    whole = _run(*command, "--help", cwd=tmp_path if command[0] == "env" else None)
+    assert whole.returncode == 0
+    assert "shell's own builtin" in whole.stdout
+
+
+def test_a_shells_export_does_nothing_which_is_why_the_readme_warns():
+    done = _run("bash", "-c", "export build")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_help_does_not_wait_for_torch():
+    code = "import sys; import export.cli; export.cli.parser().format_help(); print('torch' in sys.modules)"
+    assert _run(sys.executable, "-c", code).stdout.strip() == "False"
+
+
+def test_build_verify_bench_in_a_row(tmp_path, capsys):
+    out = str(tmp_path / "b")
+    assert main(["build", "--preset", "tiny-decoder", "--precision", "fp16", "--capacity", "16,32", "--out", out]) == 0
+    told = capsys.readouterr().out
+    assert "tiny-decoder in fp16, random weights (seed 0), caches of 16, 32 tokens" in told
+    assert "weights.bin: 250,496 bytes" in told
+    assert main(["verify", "--build", out]) == 0
+    assert "greedy tokens equal: 44 of 44" in capsys.readouterr().out
+    assert main(["bench", "--build", out, "--rounds", "3", "--prompt", "8"]) == 0
+    table = capsys.readouterr().out
+    assert "p99" in table
+    assert table.count("decode") == table.count("prefill") == 4
+
+
+def test_verify_of_a_wrong_build_exits_with_1(tiny, monkeypatch, capsys):
+    monkeypatch.setattr("export.precision.PRECISIONS", {})
+    import export.precision as formats
+
+    strict = formats.ExportPrecision("fp32", *_fields(), tolerance=1e-12, reason="too strict", largest=1e30)
+    monkeypatch.setattr("export.precision.PRECISIONS", {"fp32": strict})
+    assert main(["verify", "--build", str(tiny.folder)]) == 1
+    assert "DIFFERS: logits differ by" in capsys.readouterr().out
+
+
+def _fields():
+    import numpy as np
+    import torch
+    from onnx import TensorProto
+
+    return torch.float32, np.dtype(np.float32), TensorProto.FLOAT
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["build", "--preset", "llama3-8"], "did you mean llama3-8b?"),
+        (["build", "--preset", "tiny-encoder-decoder"], "encoder-decoder cannot be exported yet"),
+        (["build", "--preset", "mixtral-8x7b"], "mixture of experts"),
+        (["build", "--preset", "tiny-decoder", "--weights", "nowhere.gguf"], "weights=nowhere.gguf: no such file"),
+        (["build", "--preset", "tiny-decoder", "--capacity", "4096"], "max_position_embeddings=256"),
+        (["build", "--set", "num_key_value_heads=5"], "num_key_value_heads=5"),
+        (["verify", "--build", "nowhere"], "nowhere/manifest.json"),
+        (["bench", "--build", "nowhere"], "nowhere/manifest.json"),
+        (["compare", "--build", "nowhere"], "nowhere/manifest.json"),
+        (["generate", "--build", "nowhere", "--prompt", "x"], "nowhere/manifest.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 2
+    told = capsys.readouterr()
+    assert message in told.err
+    assert told.err.count("\n") == 1
+    assert told.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_generate_needs_a_tokenizer(tiny, capsys):
+    assert main(["generate", "--build", str(tiny.folder), "--prompt", "hello"]) == 2
+    assert "has no tokenizer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv", [["build", "--capacity", "many"], ["build", "--precision", "fp7"], ["fly"]])
+def test_bad_options_are_told_by_argparse(argv, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(argv)
+    assert stopped.value.code == 2
+    assert "usage: export" in capsys.readouterr().err
