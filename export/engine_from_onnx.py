@@ -65,7 +65,7 @@ def load_tensorrt() -> ModuleType:
             return importlib.import_module(name)
         except (ImportError, OSError, RuntimeError) as error:  # the last two: libraries that are missing or too new
             reasons.append(f"{name}: {error}")
-    raise ExportError(f"runtime=tensorrt: not installed ({'; '.join(reasons)}); {INSTALL}")
+    raise ExportError(f"backend=tensorrt: not installed ({'; '.join(reasons)}); {INSTALL}")
 
 
 class Log:
@@ -109,16 +109,20 @@ class EngineInfo:
     path: Path
     facts: dict[str, Any]
 
+    def describe(self) -> str:
+        """One line: the file, its size, and what it was built with."""
+        size = self.facts["plan_bytes"] / 10**6
+        return "{}: {:.1f} MB, by {package} {version} for {compute_capability} in {seconds:.1f} s".format(
+            self.path, size, **self.facts
+        )
+
 
 def expected_layers(config: ModelConfig) -> dict[str, int]:
     """Fused layers that a parsed graph must have, by TensorRT's name: whatever was taken apart runs slower."""
-    layers = config.decoder.layers
-    return {
-        "KV_CACHE_UPDATE": 2 * len(layers),
-        "ATTENTION_INPUT": len(layers),
-        "ATTENTION_OUTPUT": len(layers),
-        "ROTARY_EMBEDDING": 2 * sum(block.self_attn.rotary is not None for block in layers),
-    }
+    count = len(config.decoder.layers)
+    rotary = sum(block.self_attn.rotary is not None for block in config.decoder.layers)
+    attention = {"ATTENTION_INPUT": count, "ATTENTION_OUTPUT": count}
+    return attention | {"KV_CACHE_UPDATE": 2 * count, "ROTARY_EMBEDDING": 2 * rotary}
 
 
 def check_layers(config: ModelConfig, parsed: Counter[str]) -> None:
@@ -226,8 +230,7 @@ def build_engine(
     Args:
         compute_capability: sm_NN; by default this machine's GPU, or sm_89 without one.
         max_batch: sequences. max_prompt: tokens a pass; by default as many as the cache holds.
-        workspace_bytes: limit of scratch memory; by default the GPU's memory.
-        builder_optimization_level: 0 (fast build) to 5; by default the package's own choice.
+        workspace_bytes, builder_optimization_level (0, a fast build, to 5): by default the package's own choice.
         decompose_attention: allow attention without a kernel; by default in fp32 alone, which has none.
     Raises: ExportError if it cannot be parsed or built; nothing is written then.
     """
@@ -238,9 +241,8 @@ def build_engine(
     ranges = profiles(capacity, max_batch, capacity if max_prompt is None else max_prompt)
     decompose = build.precision.name == "fp32" if decompose_attention is None else decompose_attention
     started, log = time.perf_counter(), Log(trt)
-    builder = trt.Builder(log.sink)
-    settings = _settings(trt, builder, target, workspace_bytes, builder_optimization_level)
-    plan, layers = _compile(trt, log, build, capacity, builder, settings, ranges, decompose)
+    settings = (target, workspace_bytes, builder_optimization_level)
+    plan, layers = _compile(trt, log, build, capacity, settings, ranges, decompose)
     facts = origin(build, capacity, trt) | {
         "compute_capability": capability,
         "gpu": device.name if device and device.capability == capability else None,
@@ -253,16 +255,18 @@ def build_engine(
     return _write(engine_path(build, capacity, capability), plan, facts)
 
 
-def _compile(trt: ModuleType, log: Log, build: Build, capacity: int, builder, settings, ranges: list, decompose: bool):
-    """(plan, parsed layers by type). Raises: ExportError if the graph cannot be parsed, was taken apart, or built."""
+def _compile(trt: ModuleType, log: Log, build: Build, capacity: int, settings: tuple, ranges: list, decompose: bool):
+    """(plan, parsed layers by type). Raises: ExportError for a graph that was not parsed, kept whole or built."""
+    builder = trt.Builder(log.sink)
+    config = _settings(trt, builder, *settings)
     network, parser = _parse(trt, log, builder, build.graph(capacity))
     layers = Counter(network.get_layer(index).type.name for index in range(network.num_layers))
     check_layers(build.config, layers)
     if decompose:
         _allow_decomposition(trt, network)
     for axes in ranges:
-        settings.add_optimization_profile(_profile(builder, network, axes))
-    plan = builder.build_serialized_network(network, settings)
+        config.add_optimization_profile(_profile(builder, network, axes))
+    plan = builder.build_serialized_network(network, config)
     del parser  # it owns the weights that the network refers to: not before the build
     if plan is None:
         raise ExportError(f"{build.graph(capacity)}: {trt.__name__} cannot build it; {log.reason()}")

@@ -89,8 +89,8 @@ def open_session(build: Build, capacity: int) -> Session:
     device = gpu()
     if device is None:
         raise ExportError(
-            "runtime=tensorrt: no NVIDIA driver: build works here, running needs a GPU; "
-            "copy the build folder to a machine with one, or use runtime=onnxruntime"
+            "backend=tensorrt: no NVIDIA driver: build works here, running needs a GPU; "
+            "copy the build folder to a machine with one, or use --backend onnxruntime"
         )
     trt = load_tensorrt()
     plan, info = read_engine(build, capacity, trt, device)

@@ -111,6 +111,8 @@ def test_sidecar_says_what_the_engine_is(built):
     assert (facts["compute_capability"], facts["gpu"], facts["capacity"]) == ("sm_89", None, CAPACITY)
     assert facts["config"] == LLAMA
     assert facts["seconds"] > 0
+    size, version = f"{facts['plan_bytes'] / 1e6:.1f} MB", trt.__version__
+    assert info.describe().startswith(f"{info.path}: {size}, by tensorrt_rtx {version} for sm_89 in ")
     assert all(isinstance(warning, str) for warning in facts["warnings"])
     assert facts["profiles"] == {
         "decode": {"batch": [1, 1, 4], "tokens": [1, 1, 1], "logit_positions": [1, 1, 1]},
