@@ -45,7 +45,7 @@ HARMLESS_AT = {
 # Keys whose meaning is known and not covered yet, each with what the user can do.
 NOT_YET = {
     "auto_map": "the model runs its own code, which this does not read; remove it if the model is the plain family",
-    "quantization_config": "quantized weights are not understood yet; remove it to describe the model before quantizing",
+    "quantization_config": "quantized weights are not understood yet; remove it to describe the model as it was before",
 }
 
 

@@ -42,7 +42,7 @@ def predict(run: Pass, machine: Machine, precision: Precision) -> float:
     """Seconds of a pass. Attention is counted dense: a static cache is multiplied whole, masked or not."""
     seconds = 0.0
     p = machine.sharpness
-    for line, cost in zip(run.bound.lines, costs(run, dense=True)):
+    for line, cost in zip(run.bound.lines, costs(run, dense=True), strict=True):
         spent = machine.launch_seconds + cost.activations * precision.activation_bytes / machine.bandwidth
         if line.op.mask:  # scores or context: 2·B·N·T·S·H FLOPs over B·N·S·H elements and B·N·T·S pairs
             pairs = cost.flops / (2 * line.dims["H"])

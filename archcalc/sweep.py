@@ -77,15 +77,13 @@ def sweep(
     """
     one_of("run", run, ("decode", "first"))
     models = [configs] if isinstance(configs, ModelConfig) else list(configs)
-    cache = precision(kv_cache)
-    setting = Setting(run, source, device(device_name), precision(weights), cache, dense, last_logits)
+    formats = precision(weights), precision(kv_cache)
+    setting = Setting(run, source, device(device_name), *formats, dense, last_logits)
     batches, contexts = np.broadcast_arrays(_whole("batch", batch), _whole("context", context))
     shape, flat_batches, flat_contexts = batches.shape, batches.reshape(-1), contexts.reshape(-1)
     out = Points(*(np.empty((len(models), flat_batches.size)) for _ in Points._fields))
     for row, config in enumerate(models):
-        if flat_batches.size:
-            for edge in (min, max):  # the checks of a report, at the smallest and the largest request
-                check_request(config, *_edge(edge, flat_batches, flat_contexts, source, run))
+        _check(config, flat_batches, flat_contexts, setting)
         for start in range(0, flat_batches.size, CHUNK):
             part = slice(start, start + CHUNK)
             found = _points(config, flat_batches[part].astype(float), flat_contexts[part].astype(float), setting)
@@ -101,11 +99,11 @@ def _whole(name: str, values) -> np.ndarray:
     return found
 
 
-def _edge(edge, batches: np.ndarray, contexts: np.ndarray, source: int, run: str) -> tuple[int, int, int]:
-    """(batch, prompt, context) at one end of the ranges."""
-    pick = np.min if edge is min else np.max
-    batch, context = int(pick(batches)), int(pick(contexts))
-    return batch, context if run == "first" else source, context
+def _check(config: ModelConfig, batches: np.ndarray, contexts: np.ndarray, setting: Setting) -> None:
+    """The checks of a report, at the smallest and the largest request."""
+    for edge in (np.min, np.max) if batches.size else ():
+        batch, context = int(edge(batches)), int(edge(contexts))
+        check_request(config, batch, context if setting.run == "first" else setting.source, context)
 
 
 def _points(config: ModelConfig, batch: np.ndarray, context: np.ndarray, setting: Setting) -> tuple:

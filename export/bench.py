@@ -46,11 +46,6 @@ class Timing:
     def median(self) -> float:
         return self.quantile(0.5)
 
-    @property
-    def best(self) -> float:
-        """The fastest sample: what the machine does when nobody else is on it."""
-        return min(self.samples)
-
 
 def prepare(build: Build, engine_of: Callable[[int], object], points: list[Point]) -> list[Callable[[], None]]:
     """One bound pass a point. Raises: ExportError for a context that the build has no graph for."""
@@ -70,8 +65,7 @@ TURN_SECONDS = 0.05  # a turn of a short pass repeats it for so long
 def measure(passes: list[Callable[[], None]], rounds: int = 9, seconds: float = 120.0) -> list[list[float]]:
     """Samples of each pass in seconds, [pass][sample]; all passes have a turn in every round.
 
-    Each turn begins with an unmeasured run: a runtime's idle threads go on spinning for milliseconds and would
-    take a core from the next session, and a decode step in real use follows another one.
+    So whatever else keeps the machine busy meets all of them alike, and medians of the samples can be compared.
 
     Args:
         seconds: after that long no further round begins (3 are made at least).
@@ -82,15 +76,19 @@ def measure(passes: list[Callable[[], None]], rounds: int = 9, seconds: float = 
         if done >= 3 and time.perf_counter() - began > seconds:
             break
         for run, found in zip(passes, samples, strict=True):
-            run()
-            turn = time.perf_counter()
-            while True:
-                start = time.perf_counter()
-                run()
-                end = time.perf_counter()
-                found.append(end - start)
-                if end - turn > TURN_SECONDS:
-                    break
+            found += _turn(run)
+    return samples
+
+
+def _turn(run: Callable[[], None]) -> list[float]:
+    """Samples of one turn. The first run is not measured: a runtime's idle threads go on spinning for milliseconds
+    and take a core from the next session, and a decode step in real use follows another one."""
+    run()
+    samples: list[float] = []
+    while sum(samples) <= TURN_SECONDS:
+        start = time.perf_counter()
+        run()
+        samples.append(time.perf_counter() - start)
     return samples
 
 

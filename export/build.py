@@ -110,7 +110,9 @@ def build(
             onnx.save_model(graph, folder / graph_name(capacity))
             onnx.checker.check_model(folder / graph_name(capacity))
             operators = _operators(graph)
-        manifest = _manifest(config, kind, capacities, operators, weights_source or {"kind": "random", "seed": 0}, folder)
+        manifest = _manifest(
+            config, kind, capacities, operators, weights_source or {"kind": "random", "seed": 0}, folder
+        )
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     return open_build(out)
 

@@ -32,7 +32,7 @@ PROBE_POINTS = {
         *[Point(1, tokens, 640) for tokens in (32, 256)],
         Point(4, 32, 128),
     ],
-    "thin": [Point(1, 1, 128), Point(4, 1, 128), Point(1, 32, 128)],
+    "thin": [Point(1, 1, 128), Point(1, 1, 640)],
 }
 START = Machine(1e10, 1e11, 2.0, 1e-10, 1e-9, 5e-6)
 LOWEST = Machine(1e8, 1e8, 1.0, 1e-13, 1e-13, 1e-8)
@@ -49,7 +49,7 @@ def build_probes(out: Path, precision_name: str) -> dict[str, Build]:
 
 
 def fit(timings: list[tuple[Build, Timing]]) -> tuple[Machine, list[float]]:
-    """The law's parameters from the probes' fastest samples, by least squares of log(predicted / measured).
+    """The law's parameters from the medians of the probes' samples, by least squares of log(predicted / measured).
 
     Returns: the machine, and the relative error that is left at each of the points.
     """
@@ -57,7 +57,7 @@ def fit(timings: list[tuple[Build, Timing]]) -> tuple[Machine, list[float]]:
 
     number_format = precision(timings[0][0].precision.name)
     runs = [timing.point.run(probe) for probe, timing in timings]
-    measured = np.log([timing.best for _, timing in timings])
+    measured = np.log([timing.median for _, timing in timings])
 
     def errors(logs: np.ndarray) -> np.ndarray:
         machine = Machine(*np.exp(logs))

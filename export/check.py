@@ -148,12 +148,14 @@ def comparison_rows(found: Comparison) -> list[list[Any]]:
     for row in found.latency:
         point = row.timing.point
         spread = f"p90/p10 {row.timing.quantile(0.9) / row.timing.quantile(0.1):.2f}"
-        times = [duration(row.predicted), duration(row.timing.best)]
+        times = [duration(row.predicted), duration(row.timing.median)]
         rows.append([_named(point), *times, f"{row.error:+.1%}", spread])
     errors = np.abs([row.error for row in found.latency])
     bars = f"bars {compare.MEDIAN_BAR:.0%} and {compare.WORST_BAR:.0%}: {compare.BAR_REASON}"
     outcome = "within" if compare.latency_passed(found.latency) else "DIFFERS"
-    rows.append(["latency, median and worst |error|", "", f"{np.median(errors):.1%}, {errors.max():.1%}", outcome, bars])
+    rows.append(
+        ["latency, median and worst |error|", "", f"{np.median(errors):.1%}, {errors.max():.1%}", outcome, bars]
+    )
     return rows
 
 
@@ -196,12 +198,12 @@ def rendered(found: Check, command: str, style: str = "table") -> str:
 
 def _appendix(found: Comparison, command: str) -> list[str]:
     law = [[name, f"{value:.4g}"] for name, value in found.machine.as_dict().items()]
-    probe = [[f"{name}: {_named(t.point)}", duration(t.best), f"{left:+.1%}"] for name, t, left in found.probes]
+    probe = [[f"{name}: {_named(t.point)}", duration(t.median), f"{left:+.1%}"] for name, t, left in found.probes]
     packages = ", ".join(f"{name} {version}" for name, version in versions().items())
     return [
         "Latency is predicted by the law of `archcalc.latency`, fitted in the same run to two probes: other models "
         "of other depth and width, at other batches, prompts and contexts. All points take turns; a point's time is "
-        "its fastest sample.",
+        "the median of its samples.",
         "",
         table(law, ["the machine's law", "value"], "markdown"),
         "",

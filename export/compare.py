@@ -42,7 +42,7 @@ class Latency:
     @property
     def error(self) -> float:
         """Relative: +0.1 is predicted 10% too slow."""
-        return self.predicted / self.timing.best - 1
+        return self.predicted / self.timing.median - 1
 
 
 def exact(build: Build, engine, batch: int = 2, tokens: int = 5) -> list[Exact]:

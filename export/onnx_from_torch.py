@@ -29,7 +29,6 @@ IR_VERSION = 11  # of the first ONNX release with opset 24
 BATCH, TOKENS, POSITIONS = "batch", "tokens", "logit_positions"
 
 
-
 @dataclass(frozen=True)
 class Function:
     """A traced part: its ONNX function, the names of its weights in order, and those to store transposed."""
@@ -51,7 +50,7 @@ class _Part(nn.Module):
         object.__setattr__(self, "holder", holder)  # unregistered: its own weights are no part of the trace
 
     def forward(self, inputs, weights):
-        return torch.func.functional_call(self.holder, dict(zip(self.names, weights)), inputs)
+        return torch.func.functional_call(self.holder, dict(zip(self.names, weights, strict=True)), inputs)
 
 
 def _trace(module: nn.Module, method: Callable, weights: dict, inputs: dict, dynamic: list, outputs: list[str]):
@@ -117,7 +116,7 @@ def check_exportable(config: ModelConfig) -> None:
     if config.encoder:
         raise ExportError(f"{config.name}: an encoder-decoder cannot be exported yet; give a decoder-only model")
     if any(isinstance(block.mlp, MixtureOfExperts) for block in config.decoder.layers):
-        raise ExportError(f"{config.name}: a mixture of experts (mlp.experts) cannot be exported yet; give a dense model")
+        raise ExportError(f"{config.name}: a mixture of experts (mlp.experts) cannot be exported yet; use a dense one")
 
 
 def kinds(config: ModelConfig) -> list[Block]:

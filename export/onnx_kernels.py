@@ -29,9 +29,7 @@ class OnnxKernels:
     @staticmethod
     def rotary(x_BTNH, cos_MP, sin_MP, position_ids_BT) -> torch.Tensor:
         heads = x_BTNH.shape[2]
-        turned = torch.onnx.ops.rotary_embedding(
-            x_BTNH.flatten(2), cos_MP, sin_MP, position_ids_BT, num_heads=heads
-        )
+        turned = torch.onnx.ops.rotary_embedding(x_BTNH.flatten(2), cos_MP, sin_MP, position_ids_BT, num_heads=heads)
         return turned.unflatten(-1, (heads, -1))
 
     @staticmethod

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from archcalc.errors import ConfigError
 from export.build import Build
 from export.files import ExportError
 from export.graph import cache_names
+from export.runtimes import check_fits
 
 
 class OnnxRuntimeEngine:
@@ -90,10 +90,3 @@ class OnnxRuntimeEngine:
         logits = self._ort.OrtValue.ortvalue_from_numpy(np.zeros((batch, 1, self.build.config.vocab_size), dtype))
         binding.bind_ortvalue_output("logits", logits)
         return lambda: self.session.run_with_iobinding(binding)
-
-
-def check_fits(write_indices: np.ndarray, tokens: int, capacity: int) -> None:
-    """Raise ConfigError if `tokens` from any of these slots on would run over the cache."""
-    end = int(write_indices.max()) + tokens
-    if end > capacity or int(write_indices.min()) < 0:
-        raise ConfigError(f"context={end}: the cache holds capacity={capacity} tokens; use a graph of a larger capacity")

@@ -20,7 +20,7 @@ from export.engine_from_onnx import DECODE, PREFILL, EngineInfo, Gpu, Log, engin
 from export.files import ExportError
 from export.graph import cache_names
 from export.onnx_from_torch import BATCH, POSITIONS, TOKENS
-from export.runtimes.onnxruntime_ import check_fits
+from export.runtimes import check_fits
 
 AGAIN = "build the engine again"
 

@@ -24,7 +24,10 @@ def test_the_manifest_says_what_was_built(tiny):
     assert manifest["config"] == tiny.config.keys
     assert manifest["predicted"]["parameters"] == parameters(tiny.config)
     assert manifest["predicted"]["weight_bytes"] == (tiny.folder / WEIGHTS).stat().st_size
-    assert manifest["predicted"]["kv_bytes_per_sequence"] == {"16": 2 * 2 * 2 * 16 * 16 * 4, "32": 2 * 2 * 2 * 16 * 32 * 4}
+    assert manifest["predicted"]["kv_bytes_per_sequence"] == {
+        "16": 2 * 2 * 2 * 16 * 16 * 4,
+        "32": 2 * 2 * 2 * 16 * 32 * 4,
+    }
     assert manifest["operators"]["Attention"] == 2
     assert manifest["operators"]["TensorScatter"] == 4
     for name, file in manifest["files"].items():
@@ -126,7 +129,7 @@ def test_another_folder_is_never_replaced(tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "thesis.txt").write_text("years of work")
-    with pytest.raises(ExportError, match="holds no manifest.json"):
+    with pytest.raises(ExportError, match=r"holds no manifest\.json"):
         build(preset("tiny-decoder"), mine, "fp32", (8,))
     assert (mine / "thesis.txt").read_text() == "years of work"
     assert [p.name for p in tmp_path.iterdir()] == ["mine"]

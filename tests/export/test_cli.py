@@ -19,7 +19,9 @@ def _run(*command: str, cwd=None) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize(
-    "command", [("env", "export"), ("env", "archexport"), (sys.executable, "-m", "export")], ids=["env", "twin", "module"]
+    "command",
+    [("env", "export"), ("env", "archexport"), (sys.executable, "-m", "export")],
+    ids=["env", "twin", "module"],
 )
 def test_help_of_every_way_to_start_it(command, tmp_path):
     if command[0] == "env" and not os.path.exists(os.path.join(SCRIPTS, "archexport")):

@@ -112,9 +112,11 @@ def test_a_prediction_from_the_probes_holds_for_another_model(tiny):
     points = check.points((256, 1024))
     rows = compare.latency(big, _made_up(points, big, MACHINE), machine)
     assert compare.latency_passed(rows)
-    slow = [compare.Latency(dataclasses.replace(r.timing, samples=(2 * r.timing.best,)), r.predicted) for r in rows]
+    slow = [compare.Latency(dataclasses.replace(r.timing, samples=(2 * r.timing.median,)), r.predicted) for r in rows]
     assert not compare.latency_passed(slow)
-    one_bad = [compare.Latency(dataclasses.replace(rows[0].timing, samples=(2 * rows[0].timing.best,)), rows[0].predicted)]
+    one_bad = [
+        compare.Latency(dataclasses.replace(rows[0].timing, samples=(2 * rows[0].timing.median,)), rows[0].predicted)
+    ]
     assert not compare.latency_passed(one_bad + rows[1:])
 
 
@@ -138,6 +140,6 @@ def test_bench_measures_each_point(tiny, engine):
     points = [Point(1, 1, 32), Point(2, 8, 32)]
     timings = bench(tiny, lambda capacity: engine, points, rounds=4)
     assert [t.point for t in timings] == points
-    assert all(0 < t.best <= t.median <= t.quantile(0.99) for t in timings)
+    assert all(0 < t.median <= t.quantile(0.9) <= t.quantile(0.99) for t in timings)
     with pytest.raises(ExportError, match=r"context=64: the build has graphs for \[16, 32\]"):
         prepare(tiny, lambda capacity: engine, [Point(1, 1, 64)])

@@ -59,11 +59,11 @@ class Wrong:
 
 
 WRONG = {
-    "a position off by one": lambda i, p, w, l: (i, p + (p > 0), w, l),
-    "a cache slot off by one": lambda i, p, w, l: (i, p, w + (w > 0), l),
-    "another token": lambda i, p, w, l: (np.where(p == 3, (i + 1) % 256, i), p, w, l),
-    "logits of the token before": lambda i, p, w, l: (i, p, w, np.maximum(l - 1, 0)),
-    "a mask that shows the future": lambda i, p, w, l: (i, np.where(p == p.max(), p + 1, p), w, l),
+    "a position off by one": lambda i, p, w, at: (i, p + (p > 0), w, at),
+    "a cache slot off by one": lambda i, p, w, at: (i, p, w + (w > 0), at),
+    "another token": lambda i, p, w, at: (np.where(p == 3, (i + 1) % 256, i), p, w, at),
+    "logits of the token before": lambda i, p, w, at: (i, p, w, np.maximum(at - 1, 0)),
+    "a mask that shows the future": lambda i, p, w, at: (i, np.where(p == p.max(), p + 1, p), w, at),
 }
 
 

@@ -105,7 +105,9 @@ def test_masks():
     assert padding_mask(present, 1).int().tolist() == [[[[1, 1, 0]]], [[[1, 1, 1]]]]
 
 
-@pytest.mark.parametrize("name, at_one", [("relu", 1), ("gelu", 0.841345), ("gelu_tanh", 0.841192), ("silu", 0.731059)])
+@pytest.mark.parametrize(
+    ("name", "at_one"), [("relu", 1), ("gelu", 0.841345), ("gelu_tanh", 0.841192), ("silu", 0.731059)]
+)
 def test_activations(name, at_one):
     assert ACTIVATIONS[name](torch.tensor(1.0)).item() == pytest.approx(at_one, abs=1e-6)
 

@@ -89,7 +89,7 @@ def test_gguf_gives_back_the_model_and_its_config(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "kind, tolerance", [("F16", 1e-3), ("BF16", 1e-2), ("Q8_0", 2e-2), ("Q4_0", 0.2), ("Q4_1", 0.2)]
+    ("kind", "tolerance"), [("F16", 1e-3), ("BF16", 1e-2), ("Q8_0", 2e-2), ("Q4_0", 0.2), ("Q4_1", 0.2)]
 )
 def test_gguf_types(tmp_path, kind, tolerance):
     model = models.build(llama_like())
@@ -214,7 +214,7 @@ def test_a_pickle_is_not_read(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "metadata, message",
+    ("metadata", "message"),
     [
         ([("add_expert_count", 4)], "experts"),
         ([("add_rope_scaling_type", gguf.RopeScalingType.YARN)], "scaled rotary"),
