@@ -81,6 +81,10 @@ class Attention:
             )
         if self.sliding_window is not None:
             positive(sliding_window=self.sliding_window)
+            if not self.causal:
+                raise ConfigError(
+                    f"sliding_window={self.sliding_window} with causal=False: a window looks back only; drop one of them"
+                )
         if self.rotary and self.head_dim % 2:
             raise ConfigError(f"head_dim={self.head_dim}: rotary positions turn pairs; give an even head_dim")
 

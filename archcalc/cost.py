@@ -14,7 +14,7 @@ from archcalc.errors import ConfigError
 from archcalc.ops import ONCE, Cost, Monomial, Op, Sizes, params, size
 
 NOTHING = Cost()
-PARAMS, FLOPS = Cost._fields.index("params"), Cost._fields.index("flops")
+PARAMS = Cost._fields.index("params")
 
 
 class Line(NamedTuple):
@@ -82,24 +82,17 @@ def bind(
     index: dict[Monomial, int] = {}
     lines = []
     for group in found:
-        dims, count, path = dims_of(group), count_of(group), group.path
-        sizes, of_equal_terms = Sizes(dims), {}
+        dims, count = dims_of(group), count_of(group)
+        sizes = Sizes(dims)
         for op in group.ops:
-            at = id(op.terms)
-            if at not in of_equal_terms:
-                of_equal_terms[at] = _fixed_and_terms(op, sizes, index)
-            lines.append(Line(path + op.name, op, group, dims, count, *of_equal_terms[at]))
+            terms, fixed = [], list(NOTHING)
+            for column, scale, axes, monomial in op.bind(sizes):
+                if monomial is ONCE:
+                    fixed[column] = fixed[column] + scale * sizes[axes]
+                else:
+                    terms.append((column, scale * sizes[axes], index.setdefault(monomial, len(index))))
+            lines.append(Line(group.path + op.name, op, group, dims, count, fixed, terms))
     return Bound(lines, list(index))
-
-
-def _fixed_and_terms(op: Op, sizes: Sizes, index: dict[Monomial, int]) -> tuple[list, list]:
-    terms, fixed = [], list(NOTHING)
-    for column, scale, axes, monomial in op.bind(sizes):
-        if monomial is ONCE:
-            fixed[column] = fixed[column] + scale * sizes[axes]
-        else:
-            terms.append((column, scale * sizes[axes], index.setdefault(monomial, len(index))))
-    return fixed, terms
 
 
 def bound(config: ModelConfig) -> tuple[Bound, Bound]:
@@ -147,26 +140,22 @@ def costs(run: Pass, dense: bool = False, algebra: Algebra = INTEGERS) -> list[C
     Args:
         dense: count every (query, key) pair, also those that the mask hides.
     """
-    return [Cost._make(columns) for columns in columns_of(run.bound.lines, run, dense, algebra)]
+    return _evaluate(run.bound.lines, run, dense, algebra)
 
 
 def total(run: Pass, dense: bool = False, algebra: Algebra = INTEGERS) -> Cost:
     """Sum over lines and layers."""
-    return Cost._make(*columns_of([run.bound.totals], run, dense, algebra))
+    return _evaluate([run.bound.totals], run, dense, algebra)[0]
 
 
-def columns_of(summands: list, run: Pass, dense: bool = False, algebra: Algebra = INTEGERS) -> list[list[Size]]:
-    """The values of the fields of `Cost` for each of the summands, which have `fixed` and `terms`."""
+def _evaluate(summands: list, run: Pass, dense: bool, algebra: Algebra) -> list[Cost]:
     values = [monomial.value(run.dims, dense, algebra) for monomial in run.bound.monomials]
-    found, of_equal_terms = [], {}
+    found = []
     for summand in summands:
-        terms = summand.terms
-        columns = of_equal_terms.get(id(terms))
-        if columns is None:
-            columns = of_equal_terms[id(terms)] = summand.fixed.copy()
-            for column, factor, at in terms:
-                columns[column] = columns[column] + factor * values[at]
-        found.append(columns)
+        columns = summand.fixed.copy()
+        for column, factor, at in summand.terms:
+            columns[column] = columns[column] + factor * values[at]
+        found.append(Cost._make(columns))
     return found
 
 

@@ -36,20 +36,26 @@ def read_json(file: str) -> dict:
             data = stream.read(LARGEST_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a path with a null character
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError(f"{shown(file)}: cannot be read, {reason}; give a config.json or its folder") from None
+        raise ConfigError(f"{_tail(file)}: cannot be read, {reason}; give a config.json or its folder") from None
     if len(data) > LARGEST_FILE:
-        raise ConfigError(f"{shown(file)}: larger than {LARGEST_FILE} bytes; a config.json has a few thousand")
+        raise ConfigError(f"{_tail(file)}: larger than {LARGEST_FILE} bytes; a config.json has a few thousand")
     try:
         value = parse_json(data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{shown(file)}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+        raise ConfigError(f"{_tail(file)}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
     except json.JSONDecodeError as error:
-        raise ConfigError(f"{shown(file)}: not JSON, {error}; fix that place") from None
+        raise ConfigError(f"{_tail(file)}: not JSON, {error}; fix that place") from None
     except ConfigError as error:
-        raise ConfigError(f"{shown(file)}: {error}") from None
+        raise ConfigError(f"{_tail(file)}: {error}") from None
     if type(value) is not dict:
-        raise ConfigError(f"{shown(file)}: holds a {type(value).__name__}, not an object; write {{...}}")
+        raise ConfigError(f"{_tail(file)}: holds a {type(value).__name__}, not an object; write {{...}}")
     return value
+
+
+def _tail(file: str) -> str:
+    """A path in a message: its end says most, and no character of it can break the line."""
+    text = file if file.isprintable() else repr(file)
+    return text if len(text) <= 200 else "..." + text[-197:]
 
 
 def parse_json(text: str):

@@ -131,7 +131,7 @@ class Op:
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:
-        """The op's cost, with one term for each column and monomial; ops of equal cost have the same object."""
+        """The op's cost, with one term for each column and monomial."""
         found: dict[tuple[int, int, Monomial], list[str]] = {}
 
         def add(column: str, axes: str, kind: str = "product", scale: int = 1) -> None:
@@ -156,9 +156,7 @@ class Op:
         elif self.multiplied:
             add("flops", self.multiplied, scale=2)
         whole = [Term(column, scale, "+".join(sorted(fixed)), m) for (column, scale, m), fixed in found.items()]
-        whole += [self._rows_read] if self.gather else []
-        terms = tuple(sorted(whole, key=lambda term: (term.column, term.fixed)))
-        return _EQUAL_TERMS.setdefault(terms, terms)
+        return tuple(whole + ([self._rows_read] if self.gather else []))
 
     @property
     def _rows_read(self) -> Term:
@@ -181,9 +179,6 @@ class Op:
                 monomial = Monomial(axes, kind, Mask(mask.causal, sizes["W"]))
             found.append(Term(column, scale, fixed, monomial))
         return tuple(found)
-
-
-_EQUAL_TERMS: dict[tuple[Term, ...], tuple[Term, ...]] = {}
 
 
 def split(axes: str) -> tuple[str, str]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from archcalc.config import ModelConfig
 from archcalc.cost import active_parameters, bound, cache_elements, check_request, parameters, passes
-from archcalc.hardware import Device, device
+from archcalc.hardware import device
 from archcalc.ops import Op
 from archcalc.precision import PRECISIONS, precision
 from archcalc.roofline import Roofline, roofline
@@ -114,7 +114,18 @@ def kv_cache(config: ModelConfig, batch: int, context: int, source: int, element
 
 def _pass_row(run: Roofline) -> dict[str, Any]:
     row = run._asdict() | {"intensity_flops_per_byte": run.intensity}
-    return row | {"parts": [part._asdict() for part in run.parts]}
+    row["parts"] = [part._asdict() for part in run.parts]
+    return row
+
+
+def _sizes(config: ModelConfig) -> tuple[int, int, list, dict, dict]:
+    """What no request changes, computed once a config: parameters, active ones, rows, blocks, weight bytes."""
+    if "_report" not in config.__dict__:
+        total, rows = parameters(config), parameter_rows(config)
+        stored = {name: p.weight_bytes(total) for name, p in PRECISIONS.items()}
+        config.__dict__["_report"] = total, active_parameters(config), rows, per_block(rows), stored
+    total, active, rows, blocks, stored = config.__dict__["_report"]
+    return total, active, [*map(dict, rows)], {name: dict(block) for name, block in blocks.items()}, dict(stored)
 
 
 def report(config: ModelConfig, request: Request = Request()) -> dict[str, Any]:
@@ -129,18 +140,13 @@ def report(config: ModelConfig, request: Request = Request()) -> dict[str, Any]:
     prompt = min(1024, config.max_position_embeddings) if request.prompt is None else request.prompt
     context = prompt if request.context is None else request.context
     check_request(config, request.batch, prompt, context)
-    hardware: Device = device(request.device)
-    weights = precision(request.precision)
+    hardware, weights = device(request.device), precision(request.precision)
     kv_name = request.kv_precision or {4: "fp32", 2: "bf16"}[weights.activation_bytes]
     cache = precision(kv_name)
-    total = parameters(config)
-    rows = parameter_rows(config)
+    total, active, rows, blocks, stored = _sizes(config)
     kv = kv_cache(config, request.batch, context, prompt, cache.activation_bytes)
-    runs = [
-        roofline(run, hardware, weights, cache, request.dense)
-        for run in passes(config, request.batch, prompt, context, request.last_logits)
-    ]
-    needed = weights.weight_bytes(total) + kv["bytes"] + kv.get("cross_bytes", 0)
+    runs = passes(config, request.batch, prompt, context, request.last_logits)
+    needed = stored[request.precision] + kv["bytes"] + kv.get("cross_bytes", 0)
     return {
         "model": config.name,
         "request": {
@@ -152,11 +158,11 @@ def report(config: ModelConfig, request: Request = Request()) -> dict[str, Any]:
             "device": hardware.name,
             "device_source": hardware.source,
         },
-        "parameters": {"total": total, "active": active_parameters(config), "parts": rows},
-        "blocks": per_block(rows),
-        "weight_bytes": {name: p.weight_bytes(total) for name, p in PRECISIONS.items()},
+        "parameters": {"total": total, "active": active, "parts": rows},
+        "blocks": blocks,
+        "weight_bytes": stored,
         "kv_cache": kv,
         "memory": {"needed_bytes": needed, "device_bytes": int(hardware.memory_bytes)},
-        "passes": [_pass_row(run) for run in runs],
+        "passes": [_pass_row(roofline(run, hardware, weights, cache, request.dense)) for run in runs],
         "conventions": conventions(config, request),
     }

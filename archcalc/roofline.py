@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from archcalc.cost import FLOPS, Pass, columns_of
+from archcalc.cost import Pass, costs
 from archcalc.hardware import Device
 from archcalc.ops import Cost
 from archcalc.precision import Precision
@@ -41,34 +41,23 @@ class Roofline(NamedTuple):
         return self.flops / self.bytes
 
 
-def traffic(cost: Cost | list, weights: Precision, cache: Precision) -> int:
+def traffic(cost: Cost, weights: Precision, cache: Precision) -> int:
     """Bytes that an op must move: its weights once, activations in and out, keys and values."""
-    _, _, weights_read, activations, cache_read, cache_written = cost
-    moved = -(-weights_read * weights.weight_bits // 8) + weights.activation_bytes * activations
-    return moved + cache.activation_bytes * (cache_read + cache_written)
+    moved = weights.weight_bytes(cost.weights_read) + weights.activation_bytes * cost.activations
+    return moved + cache.activation_bytes * (cost.cache_read + cost.cache_written)
 
 
 def roofline(run: Pass, device: Device, weights: Precision, cache: Precision, dense: bool = False) -> Roofline:
     """Time of a pass at the device's peaks; `cache` is the number format of keys and values."""
     rate, bandwidth = device.rate(weights.rate), device.bytes_per_second
-    lines, parts, of_equal_cost = run.bound.lines, [], {}
-    flops, moved, spent = 0, 0, {"compute": 0.0, "memory": 0.0}
-    for line, cost in zip(lines, columns_of(lines, run, dense), strict=True):
-        count, found = line.count, of_equal_cost.get(id(cost))
-        if found is None:
-            found = of_equal_cost[id(cost)] = _least(cost, rate, bandwidth, weights, cache)
-        bound, line_flops, line_bytes, seconds = found
-        line_flops, line_bytes, seconds = count * line_flops, count * line_bytes, count * seconds
-        parts.append(Part(line.name, count, line_flops, line_bytes, seconds, bound))
+    parts, flops, moved, spent = [], 0, 0, {"compute": 0.0, "memory": 0.0}
+    for line, cost in zip(run.bound.lines, costs(run, dense), strict=True):
+        line_flops, line_bytes = line.count * cost.flops, line.count * traffic(cost, weights, cache)
+        compute, memory = line_flops / rate, line_bytes / bandwidth
+        bound, seconds = ("compute", compute) if compute > memory else ("memory", memory)
+        parts.append(Part(line.name, line.count, line_flops, line_bytes, seconds, bound))
         spent[bound] += seconds
         flops += line_flops
         moved += line_bytes
     bound = "compute" if spent["compute"] > spent["memory"] else "memory"
     return Roofline(run.name, flops, moved, spent["compute"] + spent["memory"], bound, parts)
-
-
-def _least(cost: list, rate: float, bandwidth: float, weights: Precision, cache: Precision):
-    """(bound, FLOPs, bytes, seconds) of one layer of a line."""
-    flops, moved = cost[FLOPS], traffic(cost, weights, cache)
-    compute, memory = flops / rate, moved / bandwidth
-    return ("compute", flops, moved, compute) if compute > memory else ("memory", flops, moved, memory)

@@ -13,10 +13,11 @@ from typing import NamedTuple
 import numpy as np
 
 from archcalc.config import ModelConfig
-from archcalc.cost import FLOPS, Pass, bound, cache_elements, check_request, columns_of, passes
+from archcalc.cost import Pass, bound, cache_elements, check_request, costs, passes
 from archcalc.dims import Algebra
 from archcalc.errors import ConfigError, one_of
 from archcalc.hardware import Device, device
+from archcalc.ops import Cost
 from archcalc.precision import Precision, precision
 
 ARRAYS = Algebra(np.minimum, np.maximum, lambda even: even / 2)
@@ -120,24 +121,20 @@ def _points(config: ModelConfig, batch: np.ndarray, context: np.ndarray, setting
 
 
 def _roofline(chosen: Pass, setting: Setting) -> tuple:
-    """(FLOPs, bytes, seconds): sums over ops, as `roofline.roofline`; ops of equal cost are computed once."""
+    """(FLOPs, bytes, seconds): sums over ops, as `roofline.roofline`."""
     rate, bandwidth = setting.device.rate(setting.weights.rate), setting.device.bytes_per_second
-    lines = chosen.bound.lines
-    layers: dict[int, list] = {}
-    for line, columns in zip(lines, columns_of(lines, chosen, setting.dense, ARRAYS), strict=True):
-        layers.setdefault(id(columns), [0, columns])[0] += line.count
     flops = moved = seconds = 0
-    for count, columns in layers.values():
-        bytes_ = _traffic(columns, setting.weights, setting.cache)
-        flops = flops + count * columns[FLOPS]
-        seconds = seconds + count * np.maximum(columns[FLOPS] / rate, bytes_ / bandwidth)
-        moved = moved + count * bytes_
+    for line, cost in zip(chosen.bound.lines, costs(chosen, setting.dense, ARRAYS), strict=True):
+        bytes_ = _traffic(cost, setting.weights, setting.cache)
+        flops = flops + line.count * cost.flops
+        seconds = seconds + line.count * np.maximum(cost.flops / rate, bytes_ / bandwidth)
+        moved = moved + line.count * bytes_
     return flops, moved, seconds
 
 
-def _traffic(columns: list, weights: Precision, cache: Precision) -> np.ndarray:
+def _traffic(cost: Cost, weights: Precision, cache: Precision) -> np.ndarray:
     """`roofline.traffic`, where floor division of floats would take most of the time."""
-    _, _, weights_read, activations, cache_read, cache_written = columns
     bits = weights.weight_bits
-    stored = weights_read * (bits // 8) if bits % 8 == 0 else np.ceil(weights_read * bits / 8)
-    return stored + weights.activation_bytes * activations + cache.activation_bytes * (cache_read + cache_written)
+    stored = cost.weights_read * (bits // 8) if bits % 8 == 0 else np.ceil(cost.weights_read * bits / 8)
+    moved = stored + weights.activation_bytes * cost.activations
+    return moved + cache.activation_bytes * (cost.cache_read + cost.cache_written)

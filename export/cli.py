@@ -7,7 +7,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from archcalc.cli import add_model, model, run
+from archcalc.cli import Parser, add_model, model, run
 
 DEFAULT_PRESET = "smollm2-135m"
 DEFAULT_BUILD = f"out/{DEFAULT_PRESET}-fp32"
@@ -149,7 +149,7 @@ def _generate(args: argparse.Namespace) -> str:
 
 
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+    top = Parser(
         prog="export",
         description="Reference models as ONNX graphs and TensorRT engines, verified and timed.",
         epilog=EXAMPLES,

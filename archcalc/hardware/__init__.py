@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
-from pathlib import Path
+from functools import lru_cache
 
 from archcalc.errors import ConfigError, nearest
+from archcalc.hf import read_json
 
 
 @dataclass(frozen=True)
@@ -27,9 +28,10 @@ class Device:
         return self.flops_per_second[number_format]
 
 
+@lru_cache(maxsize=1)
 def devices() -> dict[str, Device]:
     """Every known device by name."""
-    rows = json.loads((Path(__file__).parent / "devices.json").read_text())
+    rows = read_json(os.path.join(os.path.dirname(__file__), "devices.json"))
     return {name: Device(name, **row) for name, row in rows.items()}
 
 

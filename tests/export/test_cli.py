@@ -111,4 +111,6 @@ def test_bad_options_are_told_by_argparse(argv, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(argv)
     assert stopped.value.code == 2
-    assert "usage: export" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert told.startswith("export") and told.endswith("--help\n")
+    assert told.count("\n") == 1
