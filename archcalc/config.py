@@ -83,7 +83,7 @@ class Attention:
             positive(sliding_window=self.sliding_window)
             if not self.causal:
                 raise ConfigError(
-                    f"sliding_window={self.sliding_window} with causal=False: a window looks back only; drop one of them"
+                    f"sliding_window={self.sliding_window} with causal=False: a window looks back only; drop one"
                 )
         if self.rotary and self.head_dim % 2:
             raise ConfigError(f"head_dim={self.head_dim}: rotary positions turn pairs; give an even head_dim")

@@ -296,3 +296,8 @@ def test_what_transformers_writes_is_read_the_same(name, keys):
     theirs = getattr(transformers, name)(**{k: v for k, v in (keys | extra).items() if k != "model_type"})
     written = json.loads(theirs.to_json_string(use_diff=False))
     assert config_from_keys(written) == config_from_keys(keys | extra)
+
+
+def test_a_window_needs_a_causal_mask():
+    with pytest.raises(ConfigError, match=r"sliding_window=4 with causal=False: .*drop one"):
+        Attention(4, 4, 8, sliding_window=4, causal=False)

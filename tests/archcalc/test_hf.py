@@ -106,7 +106,7 @@ def test_files_that_are_refused(tmp_path, content, problem, remedy):
     file = tmp_path / "config.json"
     file.write_bytes(content)
     message = file_refusal(file)
-    assert repr(str(file))[:40] in message
+    assert file.name in message
     assert problem in message
     assert remedy in message
 
