@@ -59,6 +59,7 @@ def prepare(build: Build, engine_of: Callable[[int], object], points: list[Point
     ]
 
 
+WARM_UP_SECONDS = 0.08  # the idle threads of the session before take a core for about 50 ms
 TURN_SECONDS = 0.05  # a turn of a short pass repeats it for so long
 
 
@@ -81,11 +82,15 @@ def measure(passes: list[Callable[[], None]], rounds: int = 9, seconds: float = 
 
 
 def _turn(run: Callable[[], None]) -> list[float]:
-    """Samples of one turn. The first run is not measured: a runtime's idle threads go on spinning for milliseconds
-    and take a core from the next session, and a decode step in real use follows another one."""
-    run()
+    """Samples of one turn, after as many unmeasured runs as it takes to be alone on the machine and warm."""
+    _repeat(run, WARM_UP_SECONDS)
+    return _repeat(run, TURN_SECONDS)
+
+
+def _repeat(run: Callable[[], None], seconds: float) -> list[float]:
+    """Seconds of each run, once at least and until so much time is spent."""
     samples: list[float] = []
-    while sum(samples) <= TURN_SECONDS:
+    while sum(samples) <= seconds:
         start = time.perf_counter()
         run()
         samples.append(time.perf_counter() - start)

@@ -129,6 +129,7 @@ def test_the_check_never_measures_what_calibration_saw():
 
 
 def test_all_points_take_turns(monkeypatch):
+    monkeypatch.setattr("export.bench.WARM_UP_SECONDS", 0.0)
     monkeypatch.setattr("export.bench.TURN_SECONDS", 0.0)
     order = []
     samples = measure([lambda: order.append("a"), lambda: order.append("b")], rounds=3)
