@@ -125,6 +125,12 @@ def run(top: argparse.ArgumentParser, argv: list[str] | None) -> int:
     except ArchcalcError as error:
         print(f"{top.prog}: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package in ("archcalc", "models", "export"):
+            raise  # ours: a bug, not a missing extra
+        print(f'{top.prog}: {package}: not installed; pip install "archcalc[export]"', file=sys.stderr)
+        return 2
     except BrokenPipeError:  # the reader, `| head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

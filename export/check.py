@@ -126,13 +126,11 @@ def _text(model, engine, origin: dict[str, Any], weights: str) -> tuple[str, int
 
 def machine_name() -> str:
     """The processor, as the system names it."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    names = (
+        [line for line in cpuinfo.read_text().splitlines() if line.startswith("model name")] if cpuinfo.exists() else []
+    )
+    return names[0].split(":", 1)[1].strip() if names else platform.processor() or platform.machine()
 
 
 def _commit() -> str:

@@ -44,6 +44,15 @@ def test_help_does_not_wait_for_torch():
     assert _run(sys.executable, "-c", code).stdout.strip() == "False"
 
 
+@pytest.mark.parametrize("package", ["onnx", "torch", "tqdm"])
+def test_a_missing_extra_is_one_line(package, tmp_path):
+    argv = ["build", "--preset", "tiny-decoder", "--out", str(tmp_path / "b")]
+    code = f"import sys; sys.modules[{package!r}] = None; from export.cli import main; sys.exit(main({argv!r}))"
+    done = _run(sys.executable, "-c", code)
+    assert done.returncode == 2
+    assert done.stderr == f'export: {package}: not installed; pip install "archcalc[export]"\n'
+
+
 def test_build_verify_bench_in_a_row(tmp_path, capsys):
     out = str(tmp_path / "b")
     assert main(["build", "--preset", "tiny-decoder", "--precision", "fp16", "--capacity", "16,32", "--out", out]) == 0
