@@ -108,7 +108,7 @@ def _bench(args: argparse.Namespace) -> str:
 def _compare(args: argparse.Namespace) -> int:
     build = _open(args)
     from archcalc.render import table
-    from export.check import HEADERS, compare_build, comparison_rows, conclusion
+    from export.compare import HEADERS, compare_build, comparison_rows, conclusion
 
     found = compare_build(build, Path(f"{args.build}-probe"))
     print(table(comparison_rows(found), HEADERS, "table"))

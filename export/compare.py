@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from archcalc.cost import bound, cache_elements, parameters, total
 from archcalc.latency import Machine, predict
 from archcalc.precision import precision
-from export.bench import Point, Timing
+from archcalc.units import duration
+from export.bench import Point, Timing, measure, prepare
 from export.build import Build
+from export.calibrate import PROBE_POINTS, build_probes, fit
 from export.graph import WEIGHTS
 from export.graph_count import count_flops, count_parameters
+from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 
 MEDIAN_BAR, WORST_BAR = 0.15, 0.40
 BAR_REASON = "the law has six parameters for every shape, and neighbours on the machine take turns with us"
@@ -73,3 +79,80 @@ def latency_passed(rows: list[Latency]) -> bool:
     """Whether the median |error| and the worst one lie within the bars."""
     errors = np.abs([row.error for row in rows])
     return bool(np.median(errors) <= MEDIAN_BAR and errors.max() <= WORST_BAR)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A build's counts and latency, derived and found."""
+
+    build: Build
+    exact: list[Exact]
+    latency: list[Latency]
+    machine: Machine
+    probes: list[tuple[str, Timing, float]]  # the probe's name, what it took, the error the fit left
+
+    @property
+    def problems(self) -> list[str]:
+        found = [
+            f"{row.quantity}: derived {row.predicted:,}, found {row.measured:,}" for row in self.exact if not row.passed
+        ]
+        if not latency_passed(self.latency):
+            found.append("latency: predicted and measured differ by more than the bars")
+        return found
+
+
+def points(capacities: tuple[int, ...]) -> list[Point]:
+    """Points for the shortest and the longest cache of a build, twelve if these differ; none is a probe's."""
+    short, longest = min(capacities), max(capacities)
+    decode = [(1, short), (1, longest), (3, short), (2, longest), (6, longest)]
+    share = [(1, 0.1, short), (1, 0.05, longest), (1, 0.375, short), (1, 0.75, short), (2, 0.0625, longest)]
+    share += [(3, 0.15, short), (1, 0.4, longest)]
+    prefill = [Point(batch, max(2, int(part * context)), context) for batch, part, context in share]
+    return list(dict.fromkeys([Point(batch, 1, context) for batch, context in decode] + prefill))
+
+
+def compare_build(target: Build, probe_folder: Path, engine=None) -> Comparison:
+    """Count, calibrate on the probes, measure all in turns, predict. ONNX Runtime."""
+    engine = engine or functools.cache(functools.partial(OnnxRuntimeEngine, target))
+    held_out = points(target.capacities)
+    counts = exact(target, engine(max(target.capacities)))
+    seen, passes = [], []
+    for name, probe in build_probes(probe_folder, target.precision.name).items():
+        seen += [(probe, point) for point in PROBE_POINTS[name]]
+        passes += prepare(probe, functools.cache(functools.partial(OnnxRuntimeEngine, probe)), PROBE_POINTS[name])
+    samples = measure(passes + prepare(target, engine, held_out))
+    calibration = [(p, Timing(point, tuple(s))) for (p, point), s in zip(seen, samples, strict=False)]
+    measured = [Timing(point, tuple(s)) for point, s in zip(held_out, samples[len(seen) :], strict=True)]
+    machine, left = fit(calibration)
+    rows = latency(target, measured, machine)
+    probes = [(p.config.name, timing, error) for (p, timing), error in zip(calibration, left, strict=True)]
+    return Comparison(target, counts, rows, machine, probes)
+
+
+HEADERS = ["quantity", "predicted", "measured", "verdict", "why"]
+
+
+def comparison_rows(found: Comparison) -> list[list[Any]]:
+    """Rows of counts and latencies: quantity, predicted, measured, verdict, and why or how."""
+    passed = {True: "equal", False: "DIFFERS"}
+    rows: list[list[Any]] = [[e.quantity, e.predicted, e.measured, passed[e.passed], e.how] for e in found.exact]
+    for row in found.latency:
+        point = row.timing.point
+        spread = f"p90/p10 {row.timing.quantile(0.9) / row.timing.quantile(0.1):.2f}"
+        times = [duration(row.predicted), duration(row.timing.median)]
+        rows.append([named(point), *times, f"{row.error:+.1%}", spread])
+    errors = np.abs([row.error for row in found.latency])
+    bars = f"bars {MEDIAN_BAR:.0%} and {WORST_BAR:.0%}: {BAR_REASON}"
+    outcome = "within" if latency_passed(found.latency) else "DIFFERS"
+    rows.append(
+        ["latency, median and worst |error|", "", f"{np.median(errors):.1%}, {errors.max():.1%}", outcome, bars]
+    )
+    return rows
+
+
+def named(point: Point) -> str:
+    return f"{point.phase} B={point.batch} T={point.tokens} S={point.context}"
+
+
+def conclusion(problems: list[str]) -> str:
+    return "Disagreement: " + "; ".join(problems) if problems else "Everything agrees."

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from archcalc.config import ModelConfig
+from archcalc.cost import parameters
 from archcalc.errors import ConfigError
 from archcalc.presets import preset
+from archcalc.units import scaled
 from export.files import ExportError, sha256
 from models import build, load
 from models.gguf_file import smollm2_gguf
@@ -35,10 +38,21 @@ def weights_file(config: ModelConfig, choice: str) -> Path | None:
 def reference(config: ModelConfig, choice: str = "auto") -> tuple[torch.nn.Module, dict[str, Any]]:
     """The model in fp32 and the origin of its weights, for the manifest."""
     path = weights_file(config, choice)
+    _check_memory(config)
     if path is None:
         return build(config, seed=SEED), {"kind": "random", "seed": SEED}
     digest = sha256(path) if path.is_file() else None
     return load(path, config), {"kind": "file", "name": path.name, "sha256": digest}
+
+
+def _check_memory(config: ModelConfig) -> None:
+    """Raise ExportError for a model whose fp32 weights the machine cannot hold."""
+    needed, there = 4 * parameters(config), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise ExportError(
+            f"{config.name}: its weights take {scaled(needed, 'B')} in fp32, this machine has {scaled(there, 'B')}; "
+            "choose a smaller model, or --set fewer layers"
+        )
 
 
 def reference_of(manifest: dict[str, Any], config: ModelConfig, choice: str = "auto") -> torch.nn.Module:
@@ -48,7 +62,7 @@ def reference_of(manifest: dict[str, Any], config: ModelConfig, choice: str = "a
     """
     origin = manifest["weights"]
     if origin.get("kind") == "random":
-        return build(config, seed=SEED)
+        return reference(config, "random")[0]
     path = weights_file(config, choice)
     if path is None:
         raise ExportError(f"weights={choice}: the build was made from {origin.get('name')}; give its path by --weights")

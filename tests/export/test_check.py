@@ -32,9 +32,9 @@ def clock(monkeypatch, tiny):
         seconds = [predict(p.run(build), MACHINE, precision(build.precision.name)) for p in points]
         return [s * factors.get(build.config.name, 1.0) for s in seconds]
 
-    monkeypatch.setattr("export.check.build_probes", build_probes)
-    monkeypatch.setattr("export.check.prepare", prepare)
-    monkeypatch.setattr("export.check.measure", lambda passes: [[0.99 * s, s, 1.01 * s] for s in passes])
+    monkeypatch.setattr("export.compare.build_probes", build_probes)
+    monkeypatch.setattr("export.compare.prepare", prepare)
+    monkeypatch.setattr("export.compare.measure", lambda passes: [[0.99 * s, s, 1.01 * s] for s in passes])
     return factors
 
 

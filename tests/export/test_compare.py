@@ -11,7 +11,7 @@ from archcalc.hf import config_from_keys
 from archcalc.latency import Machine, predict
 from archcalc.precision import precision
 from archcalc.presets import preset
-from export import calibrate, check, compare
+from export import calibrate, compare
 from export.bench import Point, Timing, bench, measure, prepare
 from export.build import build
 from export.files import ExportError
@@ -109,7 +109,7 @@ def test_calibration_finds_the_machine_that_made_the_timings(tiny):
 def test_a_prediction_from_the_probes_holds_for_another_model(tiny):
     machine, _ = calibrate.fit(_probe_timings(tiny, noise=0.02))
     big = dataclasses.replace(tiny, config=preset("gpt2-medium"))
-    points = check.points((256, 1024))
+    points = compare.points((256, 1024))
     rows = compare.latency(big, _made_up(points, big, MACHINE), machine)
     assert compare.latency_passed(rows)
     slow = [compare.Latency(dataclasses.replace(r.timing, samples=(2 * r.timing.median,)), r.predicted) for r in rows]
@@ -121,7 +121,7 @@ def test_a_prediction_from_the_probes_holds_for_another_model(tiny):
 
 
 def test_the_check_never_measures_what_calibration_saw():
-    held_out = check.points((256, 1024))
+    held_out = compare.points((256, 1024))
     assert len(set(held_out)) >= 10
     assert not set(held_out) & set().union(*calibrate.PROBE_POINTS.values())
     assert {p.phase for p in held_out} == {"prefill", "decode"}
