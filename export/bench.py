@@ -11,7 +11,7 @@ import numpy as np
 from archcalc.cost import Pass, bound
 from export.build import Build
 from export.files import ExportError
-from export.progress import progress
+from models.progress import progress
 
 
 @dataclass(frozen=True)

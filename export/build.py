@@ -21,7 +21,7 @@ from export.files import ExportError, replaced_folder, sha256
 from export.graph import WEIGHTS, assemble, cache_names, layout, write_weights
 from export.onnx_from_torch import check_exportable, trace
 from export.precision import ExportPrecision, export_precision
-from export.progress import progress
+from models.progress import progress
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import platform
 import subprocess
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from export.compare import HEADERS, Comparison, compare_build, comparison_rows, 
 from export.generate import greedy
 from export.onnx_from_torch import check_exportable
 from export.reference import described, reference, weights_file
-from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
+from export.runtimes import BACKENDS, check_backend, engines
 from export.verify import Verdict, verify
 from models.generate import greedy as greedy_torch
 
@@ -42,20 +41,29 @@ class Check:
         return found + self.comparison.problems
 
 
-def check(config: ModelConfig, out: Path, precision: str = "fp32", weights: str = "auto", context: int = 1024) -> Check:
-    """Run the whole check of a model with ONNX Runtime in the folder `out`.
+def check(
+    config: ModelConfig,
+    out: Path,
+    precision: str = "fp32",
+    weights: str = "auto",
+    backend: str = "onnxruntime",
+    context: int = 1024,
+) -> Check:
+    """Run the whole check of a model in the folder `out`.
 
     Args:
+        backend: one of `export.runtimes.BACKENDS`.
         context: the longer of the two caches, tokens a sequence; less if the model has fewer positions.
     """
     check_exportable(config)
+    check_backend(backend)
     longest = min(context, config.max_position_embeddings)
     model, origin = reference(config, weights)
     target = build(config, out / "model", precision, (longest // 4, longest), model, origin)
-    engine = functools.cache(functools.partial(OnnxRuntimeEngine, target))
+    engine = engines(target, backend, compile_first=True)
     verdict = verify(target, engine(longest), model)
     text = _text(model, engine(longest), origin, weights)
-    return Check(verdict, text, compare_build(target, out / "probes", engine))
+    return Check(verdict, text, compare_build(target, out / "probes", backend, engine))
 
 
 def _text(model, engine, origin: dict[str, Any], weights: str) -> tuple[str, int, int] | None:
@@ -101,7 +109,7 @@ def rendered(found: Check, command: str, style: str = "table") -> str:
     """The check's table, with where and how it was made."""
     compared = found.comparison
     config, origin = compared.build.config, compared.build.manifest["weights"]
-    title = f"{config.name}, {compared.build.precision.name}, ONNX Runtime on a CPU, {described(origin)}"
+    title = f"{config.name}, {compared.build.precision.name}, {BACKENDS[compared.backend]}, {described(origin)}"
     main = table(verdict_rows(found) + comparison_rows(compared), HEADERS, style)
     lines = [f"# Check of {title}" if style == "markdown" else title, "", main, ""]
     if style == "markdown":

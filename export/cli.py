@@ -30,14 +30,9 @@ def _open(args: argparse.Namespace):
 
 
 def _engine_of(args: argparse.Namespace, build):
-    """capacity -> engine of the chosen backend, made once each."""
-    import functools
+    from export.runtimes import engines
 
-    if args.backend == "tensorrt":
-        from export.runtimes.tensorrt_ import TensorRTEngine as Engine
-    else:
-        from export.runtimes.onnxruntime_ import OnnxRuntimeEngine as Engine
-    return functools.cache(functools.partial(Engine, build))
+    return engines(build, args.backend)
 
 
 def _capacities(text: str) -> tuple[int, ...]:
@@ -110,7 +105,7 @@ def _compare(args: argparse.Namespace) -> int:
     from archcalc.render import table
     from export.compare import HEADERS, compare_build, comparison_rows, conclusion
 
-    found = compare_build(build, Path(f"{args.build}-probe"))
+    found = compare_build(build, Path(f"{args.build}-probes"), args.backend)
     print(table(comparison_rows(found), HEADERS, "table"))
     print(conclusion(found.problems))
     return 1 if found.problems else 0
@@ -121,7 +116,7 @@ def _check(args: argparse.Namespace) -> int:
     from export.check import check, rendered
     from export.files import replaced_file
 
-    found = check(config, args.out or Path("out") / f"check-{config.name}", args.precision, args.weights)
+    found = check(config, args.out or Path("out") / f"check-{config.name}", args.precision, args.weights, args.backend)
     report = args.report or Path("reports") / f"check-{config.name}-{args.precision}.md"
     command = "python -m export " + shlex.join(args.argv)
     with replaced_file(report) as new:
@@ -191,11 +186,11 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--batch", type=int, nargs="+", default=[1, 4])
     one.add_argument("--prompt", type=int, nargs="+", default=[16, 128])
     one.add_argument("--rounds", type=int, default=30, help="samples a point (30)")
-    one = command("compare", _compare, "predicted against measured counts and latency; exit 1 if they disagree")
-    one.add_argument("--build", default=DEFAULT_BUILD, metavar="DIR", help=f"a folder of `build` ({DEFAULT_BUILD})")
+    built("compare", _compare, "predicted against measured counts and latency; exit 1 if they disagree")
     one = command("check", _check, "build, verify, count, calibrate, time and compare; exit 1 on any disagreement")
     new(one)
     weights(one)
+    backend(one)
     one.add_argument("--report", type=Path, metavar="FILE", help="(reports/check-NAME-PRECISION.md)")
     one = built("generate", _generate, "continue a prompt greedily")
     weights(one)

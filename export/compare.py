@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from export.build import Build
 from export.calibrate import PROBE_POINTS, build_probes, fit
 from export.graph import WEIGHTS
 from export.graph_count import count_flops, count_parameters
-from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
+from export.runtimes import engines
 
 MEDIAN_BAR, WORST_BAR = 0.15, 0.40
 BAR_REASON = "the law has six parameters for every shape, and neighbours on the machine take turns with us"
@@ -86,6 +85,7 @@ class Comparison:
     """A build's counts and latency, derived and found."""
 
     build: Build
+    backend: str
     exact: list[Exact]
     latency: list[Latency]
     machine: Machine
@@ -111,22 +111,26 @@ def points(capacities: tuple[int, ...]) -> list[Point]:
     return list(dict.fromkeys([Point(batch, 1, context) for batch, context in decode] + prefill))
 
 
-def compare_build(target: Build, probe_folder: Path, engine=None) -> Comparison:
-    """Count, calibrate on the probes, measure all in turns, predict. ONNX Runtime."""
-    engine = engine or functools.cache(functools.partial(OnnxRuntimeEngine, target))
+def compare_build(target: Build, probe_folder: Path, backend: str, engine=None) -> Comparison:
+    """Count, calibrate on the probes, measure all in turns, predict.
+
+    Args:
+        engine: a function from capacity to the target's engine, if it is open already.
+    """
+    engine = engine or engines(target, backend, compile_first=True)
     held_out = points(target.capacities)
     counts = exact(target, engine(max(target.capacities)))
     seen, passes = [], []
     for name, probe in build_probes(probe_folder, target.precision.name).items():
         seen += [(probe, point) for point in PROBE_POINTS[name]]
-        passes += prepare(probe, functools.cache(functools.partial(OnnxRuntimeEngine, probe)), PROBE_POINTS[name])
+        passes += prepare(probe, engines(probe, backend, compile_first=True), PROBE_POINTS[name])
     samples = measure(passes + prepare(target, engine, held_out))
     calibration = [(p, Timing(point, tuple(s))) for (p, point), s in zip(seen, samples, strict=False)]
     measured = [Timing(point, tuple(s)) for point, s in zip(held_out, samples[len(seen) :], strict=True)]
     machine, left = fit(calibration)
     rows = latency(target, measured, machine)
     probes = [(p.config.name, timing, error) for (p, timing), error in zip(calibration, left, strict=True)]
-    return Comparison(target, counts, rows, machine, probes)
+    return Comparison(target, backend, counts, rows, machine, probes)
 
 
 HEADERS = ["quantity", "predicted", "measured", "verdict", "why"]

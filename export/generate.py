@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from archcalc.errors import ConfigError
+from models.progress import progress
 
 
 def greedy(engine, prompt_ids: list[list[int]], max_new_tokens: int, eos: int | None = None) -> list[list[int]]:
@@ -22,7 +23,7 @@ def greedy(engine, prompt_ids: list[list[int]], max_new_tokens: int, eos: int | 
     cache = engine.new_cache(batch)
     new: list[list[int]] = [[] for _ in prompt_ids]
     running = set(range(batch))
-    for step in range(max_new_tokens):
+    for step in progress(range(max_new_tokens), "generate"):
         chosen = engine.run(ids, positions, positions[:, 0], last, cache)[:, 0].argmax(-1)
         for row in sorted(running):
             if chosen[row] == eos:

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from export.build import Build
-from export.progress import progress
 from models import DecoderOnly
 from models.cache import KVCache
+from models.progress import progress
 
 STEPS = 10
 PROMPTS = {1: (12,), 3: (12, 5, 9)}  # batch: prompt lengths

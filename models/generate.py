@@ -7,6 +7,7 @@ import torch
 from archcalc.errors import ArchcalcError
 from models.cache import KVCache
 from models.decoder_only import DecoderOnly
+from models.progress import progress
 
 
 @torch.no_grad()
@@ -31,7 +32,7 @@ def greedy(
     last_B1D = model.trunk(padded_BT, cache=cache)[rows, position_ids_B1[:, 0] - 1][:, None]
     new: list[list[int]] = [[] for _ in prompt_ids]
     running = set(range(len(prompt_ids)))
-    for step in range(max_new_tokens):
+    for step in progress(range(max_new_tokens), "generate (PyTorch)"):
         token_ids_B1 = model.head(last_B1D).argmax(-1)
         for row in sorted(running):
             token = int(token_ids_B1[row, 0])

@@ -15,6 +15,7 @@ from models.builder import skeleton
 from models.decoder_only import DecoderOnly
 from models.gguf_file import WeightsError
 from models.kernels import Eager
+from models.progress import progress
 
 # A file's name: ours. {i} is a layer, {e} an expert, {p} weight or bias. Several names of ours: the parts of a
 # fused tensor, in this order; none: not a parameter here. Hugging Face's `model.` and `transformer.` are left out.
@@ -83,7 +84,7 @@ def load(path: str | Path, config: ModelConfig, kernels=Eager, device="cpu", dty
     is_gguf = path.suffix == ".gguf"
     found: dict[str, torch.Tensor] = {}
     problems: list[str] = []
-    for name, read in gguf_file.tensors(path) if is_gguf else _safetensors(path):
+    for name, read in progress(gguf_file.tensors(path) if is_gguf else _safetensors(path), "read weights"):
         targets = _our_names(name, GGUF if is_gguf else HUGGING_FACE)
         if targets is None:
             problems.append(f"{name}: not understood")

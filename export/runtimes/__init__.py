@@ -8,9 +8,50 @@ engine.cache_bytes(cache) -> int                               bytes of the boun
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
 
-from archcalc.errors import ConfigError
+from archcalc.errors import ConfigError, one_of
+
+if TYPE_CHECKING:
+    from export.build import Build
+
+BACKENDS = {"onnxruntime": "ONNX Runtime on a CPU", "tensorrt": "TensorRT on a GPU"}
+
+
+def check_backend(backend: str) -> None:
+    """Raise ConfigError for an unknown backend, ExportError for TensorRT without a GPU."""
+    one_of("backend", backend, BACKENDS)
+    if backend == "tensorrt":
+        from export.runtimes.tensorrt_ import this_gpu
+
+        this_gpu()
+
+
+def engines(build: Build, backend: str, compile_first: bool = False) -> Callable[[int], Any]:
+    """A function from a capacity (tokens) to the engine of that graph, each opened once.
+
+    Args:
+        compile_first: build the TensorRT plan too, for this machine's GPU and batches up to 8.
+    Raises: ConfigError for an unknown backend, ExportError for TensorRT without a GPU.
+    """
+    check_backend(backend)
+    if backend == "onnxruntime":
+        from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
+
+        return functools.cache(functools.partial(OnnxRuntimeEngine, build))
+    from export.engine_from_onnx import build_engine
+    from export.runtimes.tensorrt_ import TensorRTEngine
+
+    def opened(capacity: int) -> TensorRTEngine:
+        if compile_first:
+            build_engine(build, capacity, max_batch=8)
+        return TensorRTEngine(build, capacity)
+
+    return functools.cache(opened)
 
 
 def check_fits(write_indices: np.ndarray, tokens: int, capacity: int) -> None:

@@ -84,15 +84,20 @@ class Session:
     owners: tuple = ()
 
 
-def open_session(build: Build, capacity: int) -> Session:
-    """Open the build's plan for the first GPU. Raises: ExportError without a GPU, or a plan made for it."""
+def this_gpu() -> Gpu:
+    """The first GPU. Raises: ExportError without one."""
     device = gpu()
     if device is None:
         raise ExportError(
             "backend=tensorrt: no NVIDIA driver: build works here, running needs a GPU; "
             "copy the build folder to a machine with one, or use --backend onnxruntime"
         )
-    trt = load_tensorrt()
+    return device
+
+
+def open_session(build: Build, capacity: int) -> Session:
+    """Open the build's plan for the first GPU. Raises: ExportError without a GPU, or a plan made for it."""
+    device, trt = this_gpu(), load_tensorrt()
     plan, info = read_engine(build, capacity, trt, device)
     if not torch.cuda.is_available():
         raise ExportError(f"torch {torch.__version__}: cannot use {device.name}; install the torch for its CUDA driver")

@@ -113,6 +113,16 @@ def test_bad_input_is_one_line_and_exit_code_2(argv, message, capsys, tmp_path, 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("command", [["check"], ["compare"], ["bench"]])
+def test_tensorrt_without_a_gpu_is_told_at_once(command, tiny, capsys, monkeypatch):
+    monkeypatch.setattr("export.runtimes.tensorrt_.gpu", lambda: None)
+    which = ["--preset", "tiny-decoder"] if command == ["check"] else ["--build", str(tiny.folder)]
+    assert main([*command, *which, "--backend", "tensorrt"]) == 2
+    told = capsys.readouterr()
+    assert "no NVIDIA driver: build works here, running needs a GPU" in told.err
+    assert told.err.count("\n") == 1
+
+
 def test_generate_needs_a_tokenizer(tiny, capsys):
     assert main(["generate", "--build", str(tiny.folder), "--prompt", "hello"]) == 2
     assert "has no tokenizer" in capsys.readouterr().err
