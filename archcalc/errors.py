@@ -19,5 +19,7 @@ def nearest(word: str, known) -> str:
     """` (did you mean X?)` for the known word that is closest to `word`, or nothing."""
     import difflib  # only on the way to an error
 
-    close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    known = list(known)
+    begun = [name for name in known if word and name.startswith(word)]
+    close = begun or difflib.get_close_matches(word, known, n=1, cutoff=0.5)
     return f" (did you mean {close[0]}?)" if close else ""

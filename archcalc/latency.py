@@ -48,9 +48,9 @@ def predict(run: Pass, machine: Machine, precision: Precision) -> float:
             pairs = cost.flops / (2 * line.dims["H"])
             keys = cost.flops / (2 * run.dims["T"])
             spent += cost.flops / machine.rate + keys * machine.key_seconds + pairs * machine.pair_seconds
-            spent += cost.cache_read * precision.activation_bytes / machine.bandwidth
+            spent += precision.stored_bytes(cost.cache_read) / machine.bandwidth
         elif cost.flops:
-            stream = precision.weight_bytes(cost.weights_read) / machine.bandwidth
+            stream = precision.stored_bytes(cost.weights_read) / machine.bandwidth
             multiply = cost.flops / machine.rate
             spent += (stream**p + multiply**p) ** (1 / p)
         seconds += line.count * spent

@@ -9,16 +9,16 @@ from archcalc.errors import one_of
 
 @dataclass(frozen=True)
 class Precision:
-    """`weight_bits` of a stored weight (without scales), `activation_bytes` of everything else in memory,
-    `rate` the entry of a device's FLOP/s that its products use."""
+    """`bits` of a stored number, weight or key or value, without scales; `activation_bytes` of an activation
+    where weights have this format; `rate`, the entry of a device's FLOP/s that the products use."""
 
-    weight_bits: int
+    bits: int
     activation_bytes: int
     rate: str
 
-    def weight_bytes(self, elements: int) -> int:
-        """Bytes of so many weights, rounded up to a whole byte."""
-        return -(-elements * self.weight_bits // 8)
+    def stored_bytes(self, elements: int) -> int:
+        """Bytes of so many numbers, rounded up to a whole byte."""
+        return -(-elements * self.bits // 8)
 
 
 PRECISIONS = {

@@ -12,7 +12,7 @@ from archcalc.config import ModelConfig
 from archcalc.cost import active_parameters, bound, cache_elements, check_request, parameters, passes
 from archcalc.hardware import device
 from archcalc.ops import Op
-from archcalc.precision import PRECISIONS, precision
+from archcalc.precision import PRECISIONS, Precision, precision
 from archcalc.roofline import Roofline, roofline
 
 
@@ -98,17 +98,21 @@ def per_block(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     return blocks
 
 
-def kv_cache(config: ModelConfig, batch: int, context: int, source: int, element_bytes: int) -> dict[str, int]:
-    """Bytes of the self and cross caches, for one more token and for the whole request."""
+def kv_cache(config: ModelConfig, batch: int, context: int, source: int, stored: Precision) -> dict[str, int]:
+    """Bytes of the self and cross caches, for one more token and for the whole request.
+
+    Args:
+        context, source: tokens of the decoder and of the source. stored: number format of keys and values.
+    """
     step = bound(config)[1]
     own, cross = cache_elements(step, batch, context, source)
-    found = {
-        "bytes_per_token": cache_elements(step, 1, 1)[0] * element_bytes,
-        "bytes": own * element_bytes,
-    }
+    one_own, one_cross = cache_elements(step, 1, 1, 1)
+    found = {"bytes_per_token": stored.stored_bytes(one_own), "bytes": stored.stored_bytes(own)}
     if config.encoder:
-        found["cross_bytes_per_source_token"] = cache_elements(step, 1, 0, 1)[1] * element_bytes
-        found["cross_bytes"] = cross * element_bytes
+        found |= {
+            "cross_bytes_per_source_token": stored.stored_bytes(one_cross),
+            "cross_bytes": stored.stored_bytes(cross),
+        }
     return found
 
 
@@ -122,7 +126,7 @@ def _sizes(config: ModelConfig) -> tuple[int, int, list, dict, dict]:
     """What no request changes, computed once a config: parameters, active ones, rows, blocks, weight bytes."""
     if "_report" not in config.__dict__:
         total, rows = parameters(config), parameter_rows(config)
-        stored = {name: p.weight_bytes(total) for name, p in PRECISIONS.items()}
+        stored = {name: p.stored_bytes(total) for name, p in PRECISIONS.items()}
         config.__dict__["_report"] = total, active_parameters(config), rows, per_block(rows), stored
     total, active, rows, blocks, stored = config.__dict__["_report"]
     return total, active, [*map(dict, rows)], {name: dict(block) for name, block in blocks.items()}, dict(stored)
@@ -144,7 +148,7 @@ def report(config: ModelConfig, request: Request = Request()) -> dict[str, Any]:
     kv_name = request.kv_precision or {4: "fp32", 2: "bf16"}[weights.activation_bytes]
     cache = precision(kv_name)
     total, active, rows, blocks, stored = _sizes(config)
-    kv = kv_cache(config, request.batch, context, prompt, cache.activation_bytes)
+    kv = kv_cache(config, request.batch, context, prompt, cache)
     runs = passes(config, request.batch, prompt, context, request.last_logits)
     needed = stored[request.precision] + kv["bytes"] + kv.get("cross_bytes", 0)
     return {

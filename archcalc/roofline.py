@@ -43,8 +43,8 @@ class Roofline(NamedTuple):
 
 def traffic(cost: Cost, weights: Precision, cache: Precision) -> int:
     """Bytes that an op must move: its weights once, activations in and out, keys and values."""
-    moved = weights.weight_bytes(cost.weights_read) + weights.activation_bytes * cost.activations
-    return moved + cache.activation_bytes * (cost.cache_read + cost.cache_written)
+    moved = weights.stored_bytes(cost.weights_read) + weights.activation_bytes * cost.activations
+    return moved + cache.stored_bytes(cost.cache_read + cost.cache_written)
 
 
 def roofline(run: Pass, device: Device, weights: Precision, cache: Precision, dense: bool = False) -> Roofline:

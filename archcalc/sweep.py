@@ -117,7 +117,7 @@ def _points(config: ModelConfig, batch: np.ndarray, context: np.ndarray, setting
     kept = own + cross
     if setting.run == "first" and config.encoder:
         kept = cross  # no token of the decoder yet
-    return flops, moved, kept * setting.cache.activation_bytes, seconds
+    return flops, moved, _stored(kept, setting.cache), seconds
 
 
 def _roofline(chosen: Pass, setting: Setting) -> tuple:
@@ -133,8 +133,11 @@ def _roofline(chosen: Pass, setting: Setting) -> tuple:
 
 
 def _traffic(cost: Cost, weights: Precision, cache: Precision) -> np.ndarray:
-    """`roofline.traffic`, where floor division of floats would take most of the time."""
-    bits = weights.weight_bits
-    stored = cost.weights_read * (bits // 8) if bits % 8 == 0 else np.ceil(cost.weights_read * bits / 8)
-    moved = stored + weights.activation_bytes * cost.activations
-    return moved + cache.activation_bytes * (cost.cache_read + cost.cache_written)
+    """`roofline.traffic` of arrays, without floor division, which would take most of the time."""
+    moved = _stored(cost.weights_read, weights) + weights.activation_bytes * cost.activations
+    return moved + _stored(cost.cache_read + cost.cache_written, cache)
+
+
+def _stored(elements, kind: Precision):
+    """`Precision.stored_bytes` of an array."""
+    return elements * (kind.bits // 8) if kind.bits % 8 == 0 else np.ceil(elements * kind.bits / 8)

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REFUSED = {
     "unknown preset": ("report --preset llama3-8", "preset='llama3-8': .*did you mean llama3-8b?"),
     "unknown preset to derive": ("derive --preset gtp2", "did you mean gpt2?"),
-    "unknown device": ("report --preset gpt2 --device h10", "device='h10': unknown (did you mean h200?)"),
+    "unknown device": ("report --preset gpt2 --device h10", "device='h10': unknown (did you mean h100-sxm?)"),
     "bad precision": ("report --preset gpt2 --precision bf8", "precision='bf8': not understood; use one of fp32"),
     "bad kv precision": ("report --preset gpt2 --kv-precision x", "precision='x': not understood"),
     "no rate": ("report --preset gpt2 --precision fp8 --device a100-80gb-sxm", "has no fp8 rate"),

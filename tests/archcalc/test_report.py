@@ -140,3 +140,18 @@ def test_units_are_labelled_and_never_mixed():
     assert scaled(999, "B") == "999 B"
     assert scaled(2.5e20, "FLOPs") == "250 EFLOPs"
     assert [duration(s) for s in (2.0, 0.0161, 4.5e-6)] == ["2 s", "16.1 ms", "4.5 us"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "bits"), [("fp32", 32), ("bf16", 16), ("fp16", 16), ("fp8", 8), ("int8", 8), ("int4", 4)]
+)
+def test_keys_and_values_take_the_bits_of_their_own_format(kind, bits):
+    asked = {"batch": 2, "prompt": 100, "context": 100}
+    found = report(preset("llama3-8b"), Request(kv_precision=kind, **asked))
+    elements = 32 * 2 * 8 * 128  # layers, keys and values, heads, head_dim
+    assert found["kv_cache"]["bytes_per_token"] == elements * bits // 8
+    assert found["kv_cache"]["bytes"] == 2 * 100 * elements * bits // 8
+    plain = report(preset("llama3-8b"), Request(kv_precision="fp32", **asked))
+    read_and_written = 2 * 101 * elements  # by a decode step: all are read, one is written
+    moved = [run["passes"][1]["bytes"] for run in (plain, found)]
+    assert moved[0] - moved[1] == read_and_written * (32 - bits) // 8

@@ -94,7 +94,7 @@ def test_unknown_names_are_refused_with_the_nearest():
 
 
 def test_bytes_of_weights_are_rounded_up():
-    assert {name: PRECISIONS[name].weight_bytes(3) for name in PRECISIONS} == {
+    assert {name: PRECISIONS[name].stored_bytes(3) for name in PRECISIONS} == {
         "fp32": 12,
         "bf16": 6,
         "fp16": 6,
