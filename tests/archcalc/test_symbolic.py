@@ -105,3 +105,15 @@ def test_derivations_name_conventions_values_and_symbols(name):
     assert f"hidden_size = {config.hidden_size:,}" in text
     assert "\\[" in derivation(config, latex=True)
     assert "\\[" not in text
+
+
+def test_the_text_of_a_window_names_the_queries_that_are_not_full():
+    config = preset("tiny-decoder", {"sliding_window": 64})
+    text = derivation(config)
+    line = next(line for line in text.splitlines() if line.strip().startswith("2*B*(3*D*F*T"))
+    m = "Max(0, Min(T, -S + T + W))"
+    assert f"with m = {m}, the queries whose window is not full" in text
+    symbols = {name: sympy.Symbol(name, integer=True, positive=True) for name in "BTSXRDNKHFLVWM"}
+    shown = sympy.sympify(line, locals=symbols | {"m": sympy.sympify(m, locals=symbols)})
+    full = next(f for f in derive(config)[0] if f.quantity == "FLOPs a pass (B, T, S)").expression
+    assert sympy.expand(shown - full) == 0

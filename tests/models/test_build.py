@@ -1,5 +1,3 @@
-import time
-
 import pytest
 import torch
 from tiny_models import DECODER_ONLY, ENCODER_DECODER, LAYER, RMS, ids
@@ -20,9 +18,8 @@ def numel(module) -> int:
 
 
 def test_llama_3_8b_has_its_published_size():
-    start = time.perf_counter()
     model = models.build(llama(4096, 32, 14336, 32), device="meta")
-    assert time.perf_counter() - start < 10  # a second or two: nothing is allocated
+    assert all(parameter.is_meta for parameter in model.parameters())  # nothing is allocated
     assert numel(model) == 8_030_261_248
     assert numel(model.layers[0]) == 218_112_000
 
