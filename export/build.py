@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -189,9 +190,22 @@ def _check_file(path: Path, expected: dict[str, Any]) -> None:
 
 
 def _check_references(path: Path) -> None:
-    """The data file is the only thing outside of the graph that it may name."""
-    graph = onnx.load(path, load_external_data=False).graph
-    for tensor in graph.initializer:
+    """The data file is the only thing outside of the graph that it may name, wherever in it a tensor stands."""
+    model = onnx.load(path, load_external_data=False)
+    held = [*model.graph.initializer, *_constants(model.graph.node)]
+    for function in model.functions:
+        held += _constants(function.node)
+    for tensor in held:
         named = {entry.key: entry.value for entry in tensor.external_data}
         if named.get("location", WEIGHTS) != WEIGHTS:
             raise ExportError(f"{path}: {tensor.name} lies in {named['location']!r}; only {WEIGHTS} is read")
+
+
+def _constants(nodes) -> Iterator[onnx.TensorProto]:
+    """Tensors in the attributes of nodes, also of nodes in their subgraphs."""
+    for node in nodes:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for graph in (attribute.g, *attribute.graphs):
+                yield from graph.initializer
+                yield from _constants(graph.node)

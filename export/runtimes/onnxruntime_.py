@@ -13,6 +13,11 @@ from export.graph import cache_names
 from export.runtimes import check_fits
 
 
+def usable_cores() -> int:
+    """Cores that this process may run on; all of them where the system does not say."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 class OnnxRuntimeEngine:
     """A graph of a build in a session.
 
@@ -29,7 +34,7 @@ class OnnxRuntimeEngine:
             raise ExportError('onnxruntime: not installed; pip install "archcalc[export]"') from None
         self._ort, self.build, self.capacity = ort, build, capacity
         options = ort.SessionOptions()
-        options.intra_op_num_threads = threads or len(os.sched_getaffinity(0))
+        options.intra_op_num_threads = threads or usable_cores()
         options.log_severity_level = 3
         try:
             self.session = ort.InferenceSession(build.graph(capacity), options, providers=["CPUExecutionProvider"])

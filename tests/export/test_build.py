@@ -10,6 +10,7 @@ import textwrap
 
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from archcalc.cost import parameters
 from archcalc.errors import ArchcalcError, ConfigError
@@ -82,11 +83,27 @@ def test_a_truncated_and_a_missing_file_are_refused(copied):
         open_build(copied.folder)
 
 
+def _place(model, where: str) -> onnx.TensorProto:
+    """A tensor of the model to damage: a weight, or a constant deep inside a function."""
+    if where == "initializer":
+        return model.graph.initializer[0]
+    if where == "constant":
+        return next(n for f in model.functions for n in f.node if n.op_type == "Constant").attribute[0].t
+    branch = helper.make_graph([], "branch", [], [], [helper.make_tensor("hidden", TensorProto.FLOAT, [1], [0.0])])
+    node = helper.make_node("If", ["x.0"], [], then_branch=branch, else_branch=branch)
+    model.functions[1].node.append(node)
+    return model.functions[1].node[-1].attribute[0].g.initializer[0]
+
+
+@pytest.mark.parametrize("where", ["initializer", "constant", "subgraph"])
 @pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "other.bin"])
-def test_a_graph_that_names_another_data_file_is_refused(copied, location):
+def test_a_graph_that_names_another_data_file_is_refused(copied, location, where):
     path = copied.graph(32)
     model = onnx.load(path, load_external_data=False)
-    model.graph.initializer[0].external_data[0].value = location
+    tensor = _place(model, where)
+    del tensor.external_data[:]
+    tensor.external_data.add(key="location", value=location)
+    tensor.data_location = TensorProto.EXTERNAL
     path.write_bytes(model.SerializeToString())
     manifest = json.loads((copied.folder / MANIFEST).read_text())
     manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
