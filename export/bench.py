@@ -34,17 +34,20 @@ class Point:
 
 @dataclass(frozen=True)
 class Timing:
-    """Samples of one point, in seconds."""
+    """Seconds that a point took: the samples of each of its turns."""
 
     point: Point
-    samples: tuple[float, ...]
+    turns: tuple[tuple[float, ...], ...]
 
     def quantile(self, q: float) -> float:
-        return float(np.quantile(self.samples, q))
+        """Over all samples."""
+        return float(np.quantile([sample for turn in self.turns for sample in turn], q))
 
     @property
     def median(self) -> float:
-        return self.quantile(0.5)
+        """Of the turns' medians: a turn counts once, however many samples fitted into it, so that a while in which
+        the machine is busy weighs the same for short and for long passes."""
+        return float(np.median([np.median(turn) for turn in self.turns]))
 
 
 def prepare(build: Build, engine_of: Callable[[int], object], points: list[Point]) -> list[Callable[[], None]]:
@@ -63,41 +66,41 @@ WARM_UP_SECONDS = 0.08  # the idle threads of the session before take a core for
 TURN_SECONDS = 0.05  # a turn of a short pass repeats it for so long
 
 
-def measure(passes: list[Callable[[], None]], rounds: int = 9, seconds: float = 120.0) -> list[list[float]]:
-    """Samples of each pass in seconds, [pass][sample]; all passes have a turn in every round.
+def measure(passes: list[Callable[[], None]], rounds: int = 9, seconds: float = 120.0) -> list[list[tuple[float, ...]]]:
+    """Samples of each pass in seconds, [pass][turn][sample]; all passes have a turn in every round.
 
     So whatever else keeps the machine busy meets all of them alike, and medians of the samples can be compared.
 
     Args:
         seconds: after that long no further round begins (3 are made at least).
     """
-    samples: list[list[float]] = [[] for _ in passes]
+    turns: list[list[tuple[float, ...]]] = [[] for _ in passes]
     began = time.perf_counter()
     for done in progress(range(rounds), "measure"):
         if done >= 3 and time.perf_counter() - began > seconds:
             break
-        for run, found in zip(passes, samples, strict=True):
-            found += _turn(run)
-    return samples
+        for run, found in zip(passes, turns, strict=True):
+            found.append(_turn(run))
+    return turns
 
 
-def _turn(run: Callable[[], None]) -> list[float]:
+def _turn(run: Callable[[], None]) -> tuple[float, ...]:
     """Samples of one turn, after as many unmeasured runs as it takes to be alone on the machine and warm."""
     _repeat(run, WARM_UP_SECONDS)
     return _repeat(run, TURN_SECONDS)
 
 
-def _repeat(run: Callable[[], None], seconds: float) -> list[float]:
+def _repeat(run: Callable[[], None], seconds: float) -> tuple[float, ...]:
     """Seconds of each run, once at least and until so much time is spent."""
     samples: list[float] = []
     while sum(samples) <= seconds:
         start = time.perf_counter()
         run()
         samples.append(time.perf_counter() - start)
-    return samples
+    return tuple(samples)
 
 
 def bench(build: Build, engine_of: Callable[[int], object], points: list[Point], rounds: int = 30) -> list[Timing]:
     """Measure these points of a build."""
-    samples = measure(prepare(build, engine_of, points), rounds)
-    return [Timing(point, tuple(found)) for point, found in zip(points, samples, strict=True)]
+    measured = measure(prepare(build, engine_of, points), rounds)
+    return [Timing(point, tuple(turns)) for point, turns in zip(points, measured, strict=True)]

@@ -49,7 +49,7 @@ def build_probes(out: Path, precision_name: str) -> dict[str, Build]:
 
 
 def fit(timings: list[tuple[Build, Timing]]) -> tuple[Machine, list[float]]:
-    """The law's parameters from the medians of the probes' samples, by least squares of log(predicted / measured).
+    """The law's parameters from the probes' medians, by least squares of log(predicted / measured).
 
     Returns: the machine, and the relative error that is left at each of the points.
     """

@@ -126,7 +126,7 @@ def _appendix(found: Comparison, command: str) -> list[str]:
     return [
         "Latency is predicted by the law of `archcalc.latency`, fitted in the same run to two probes: other models "
         "of other depth and width, at other batches, prompts and contexts. All points take turns; a point's time is "
-        "the median of its samples.",
+        "the median of its turns.",
         "",
         table(law, ["the machine's law", "value"], "markdown"),
         "",

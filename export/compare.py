@@ -124,9 +124,9 @@ def compare_build(target: Build, probe_folder: Path, backend: str, engine=None) 
     for name, probe in build_probes(probe_folder, target.precision.name).items():
         seen += [(probe, point) for point in PROBE_POINTS[name]]
         passes += prepare(probe, engines(probe, backend, compile_first=True), PROBE_POINTS[name])
-    samples = measure(passes + prepare(target, engine, held_out))
-    calibration = [(p, Timing(point, tuple(s))) for (p, point), s in zip(seen, samples, strict=False)]
-    measured = [Timing(point, tuple(s)) for point, s in zip(held_out, samples[len(seen) :], strict=True)]
+    turns = measure(passes + prepare(target, engine, held_out))
+    calibration = [(p, Timing(point, tuple(t))) for (p, point), t in zip(seen, turns, strict=False)]
+    measured = [Timing(point, tuple(t)) for point, t in zip(held_out, turns[len(seen) :], strict=True)]
     machine, left = fit(calibration)
     rows = latency(target, measured, machine)
     probes = [(p.config.name, timing, error) for (p, timing), error in zip(calibration, left, strict=True)]

@@ -34,7 +34,7 @@ def clock(monkeypatch, tiny):
 
     monkeypatch.setattr("export.compare.build_probes", build_probes)
     monkeypatch.setattr("export.compare.prepare", prepare)
-    monkeypatch.setattr("export.compare.measure", lambda passes: [[0.99 * s, s, 1.01 * s] for s in passes])
+    monkeypatch.setattr("export.compare.measure", lambda passes: [[(0.99 * s, s, 1.01 * s)] for s in passes])
     return factors
 
 

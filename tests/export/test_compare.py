@@ -87,7 +87,7 @@ def test_the_law_falls_with_bandwidth_and_rate_and_grows_with_work(tiny):
 def _made_up(points, build_, machine, noise=0.0):
     rng = np.random.default_rng(0)
     seconds = [predict(point.run(build_), machine, precision("fp32")) for point in points]
-    return [Timing(p, (s * np.exp(noise * rng.standard_normal()),)) for p, s in zip(points, seconds, strict=True)]
+    return [Timing(p, ((s * np.exp(noise * rng.standard_normal()),),)) for p, s in zip(points, seconds, strict=True)]
 
 
 def _probe_timings(tiny, noise=0.0):
@@ -112,10 +112,10 @@ def test_a_prediction_from_the_probes_holds_for_another_model(tiny):
     points = compare.points((256, 1024))
     rows = compare.latency(big, _made_up(points, big, MACHINE), machine)
     assert compare.latency_passed(rows)
-    slow = [compare.Latency(dataclasses.replace(r.timing, samples=(2 * r.timing.median,)), r.predicted) for r in rows]
+    slow = [compare.Latency(dataclasses.replace(r.timing, turns=((2 * r.timing.median,),)), r.predicted) for r in rows]
     assert not compare.latency_passed(slow)
     one_bad = [
-        compare.Latency(dataclasses.replace(rows[0].timing, samples=(2 * rows[0].timing.median,)), rows[0].predicted)
+        compare.Latency(dataclasses.replace(rows[0].timing, turns=((2 * rows[0].timing.median,),)), rows[0].predicted)
     ]
     assert not compare.latency_passed(one_bad + rows[1:])
 
@@ -132,9 +132,15 @@ def test_all_points_take_turns(monkeypatch):
     monkeypatch.setattr("export.bench.WARM_UP_SECONDS", 0.0)
     monkeypatch.setattr("export.bench.TURN_SECONDS", 0.0)
     order = []
-    samples = measure([lambda: order.append("a"), lambda: order.append("b")], rounds=3)
+    turns = measure([lambda: order.append("a"), lambda: order.append("b")], rounds=3)
     assert order == ["a", "a", "b", "b"] * 3  # the first of each turn is not measured
-    assert [len(s) for s in samples] == [3, 3]
+    assert [[len(samples) for samples in found] for found in turns] == [[1, 1, 1], [1, 1, 1]]
+
+
+def test_a_turn_counts_once_however_many_samples_it_has():
+    timing = Timing(Point(1, 1, 8), ((1.0,) * 50, (3.0,), (3.0, 3.0)))
+    assert timing.median == 3.0
+    assert timing.quantile(0.5) == 1.0
 
 
 def test_bench_measures_each_point(tiny, engine):
