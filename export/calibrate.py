@@ -27,12 +27,12 @@ PROBES = {
 PROBE_POINTS = {
     "wide": [
         *[Point(batch, 1, 128) for batch in (1, 4, 8)],
-        *[Point(batch, 1, 640) for batch in (1, 4, 8)],
+        *[Point(batch, 1, 1280) for batch in (1, 4, 8)],
         *[Point(1, tokens, 128) for tokens in (4, 8, 16, 32, 64, 128)],
-        *[Point(1, tokens, 640) for tokens in (32, 256)],
+        *[Point(1, tokens, 1280) for tokens in (32, 256)],
         Point(4, 32, 128),
     ],
-    "thin": [Point(1, 1, 128), Point(1, 1, 640)],
+    "thin": [Point(1, 1, 128), Point(1, 1, 1280)],
 }
 START = Machine(1e10, 1e11, 2.0, 1e-10, 1e-9, 5e-6)
 LOWEST = Machine(1e8, 1e8, 1.0, 1e-13, 1e-13, 1e-8)
