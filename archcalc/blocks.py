@@ -39,71 +39,51 @@ def _linear(name: str, x: str, matrix: str, y: str, bias: bool, role: str = "act
     return Op(name, inputs, Tensor(role, y))
 
 
+@lru_cache(maxsize=256)
 def attention_ops(attention: Attention, name: str) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """(ops over the queries, ops that make keys and values) of self- or cross-attention."""
-    a = attention
-    mask = Mask(a.causal, "W" if a.sliding_window else None)
-    return _attention_ops(name, mask, a.q_bias, a.k_bias, a.v_bias, a.o_bias)
+    """(ops over the queries, ops that make keys and values) of self- or cross-attention.
 
-
-@lru_cache(maxsize=256)  # ops have no sizes: models that differ only in those share them
-def _attention_ops(name: str, mask: Mask | None, q_bias: bool, k_bias: bool, v_bias: bool, o_bias: bool):
-    """The scores stay on the chip: every current engine fuses the two products (Dao 2022, arXiv:2205.14135).
+    The scores stay on the chip: every current engine fuses the two products (Dao 2022, arXiv:2205.14135).
     Cross-attention's keys lie along X, the source, and have no mask.
     """
     keys, scores = "BSKH", Tensor("chip", "BKGTS")
+    mask: Mask | None = Mask(attention.causal, "W" if attention.sliding_window else None)
     if name == "cross_attn":
-        keys, mask, scores = "BXKH", None, Tensor("chip", "BKGTX")
+        keys, scores, mask = "BXKH", Tensor("chip", "BKGTX"), None
+    output = (activation("BTNH"), weight("NHD")) + ((weight("D"),) if attention.o_bias else ())
     queries = (
-        _linear(f"{name}.q_proj", "BTD", "DNH", "BTNH", q_bias),
+        _linear(f"{name}.q_proj", "BTD", "DNH", "BTNH", attention.q_bias),
         Op(f"{name}.scores", (activation("BTKGH"), cache(keys)), scores, mask=mask),
         Op(f"{name}.context", (scores, cache(keys)), activation("BTKGH"), mask=mask),
-        Op(
-            f"{name}.o_proj",
-            (activation("BTNH"), weight("NHD")) + ((weight("D"),) if o_bias else ()),
-            activation("BTD"),
-        ),
+        Op(f"{name}.o_proj", output, activation("BTD")),
     )
     keys_values = (
-        _linear(f"{name}.k_proj", "BTD", "DKH", "BTKH", k_bias, "cache"),
-        _linear(f"{name}.v_proj", "BTD", "DKH", "BTKH", v_bias, "cache"),
+        _linear(f"{name}.k_proj", "BTD", "DKH", "BTKH", attention.k_bias, "cache"),
+        _linear(f"{name}.v_proj", "BTD", "DKH", "BTKH", attention.v_bias, "cache"),
     )
     return queries, keys_values
 
 
+@lru_cache(maxsize=256)
 def feed_forward_ops(mlp: FeedForward | MixtureOfExperts) -> tuple[Op, ...]:
     """Two or three matrices, or a router and the experts that each token is sent to."""
     if isinstance(mlp, FeedForward):
-        return _matrices(mlp.gated, mlp.bias)
-    return _experts(mlp.expert.gated)
-
-
-@lru_cache(maxsize=4)
-def _matrices(gated: bool, bias: bool) -> tuple[Op, ...]:
-    ups = ("gate_proj", "up_proj") if gated else ("up_proj",)
-    return (
-        *(_linear(f"mlp.{up}", "BTD", "DF", "BTF", bias) for up in ups),
-        _linear("mlp.down_proj", "BTF", "FD", "BTD", bias),
-    )
-
-
-@lru_cache(maxsize=2)
-def _experts(gated: bool) -> tuple[Op, ...]:
-    ups = ("gate_proj", "up_proj") if gated else ("up_proj",)
+        ups = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)
+        return (
+            *(_linear(f"mlp.{up}", "BTD", "DF", "BTF", mlp.bias) for up in ups),
+            _linear("mlp.down_proj", "BTF", "FD", "BTD", mlp.bias),
+        )
+    ups = ("gate_proj", "up_proj") if mlp.expert.gated else ("up_proj",)
     indexed = {"gather": "E", "indices": "BTA"}
     experts = [Op(f"mlp.experts.{up}", (activation("BTD"), weight("EDF")), activation("BTAF"), **indexed) for up in ups]
     down = Op("mlp.experts.down_proj", (activation("BTAF"), weight("EFD")), activation("BTD"), **indexed)
     return (_linear("mlp.router", "BTD", "DE", "BTE", False), *experts, down)
 
 
+@lru_cache(maxsize=64)
 def norm_op(norm: Norm, name: str) -> Op:
     """RMSNorm owns a weight, LayerNorm a weight and a bias. Nothing is summed over a matrix: 0 FLOPs."""
-    return _norm_op(norm.kind, name)
-
-
-@lru_cache(maxsize=64)
-def _norm_op(kind: str, name: str) -> Op:
-    owned = (weight("D"),) * (2 if kind == "layernorm" else 1)
+    owned = (weight("D"),) * (2 if norm.kind == "layernorm" else 1)
     return Op(name, (activation("BTD"), *owned), activation("BTD"))
 
 

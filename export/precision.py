@@ -40,7 +40,7 @@ PRECISIONS = {
         np.dtype(np.float16),
         TensorProto.FLOAT16,
         3e-2,
-        "each sublayer rounds the residual stream to 2^-11 of its largest channel; sixty in a row, none in luck, are 60/2^11",
+        "each sublayer rounds the residual stream to 2^-11 of its largest channel; sixty in a row add up to 60/2^11",
         65504.0,
     ),
 }
