@@ -10,7 +10,7 @@ from collections import Counter
 from functools import lru_cache
 from typing import NamedTuple
 
-from archcalc.config import Attention, Block, FeedForward, MixtureOfExperts, ModelConfig, Norm, Stack
+from archcalc.config import Attention, Block, FeedForward, MixtureOfExperts, ModelConfig, Norm, Stack, once_a_config
 from archcalc.ops import Mask, Op, Tensor, activation, cache, weight
 
 
@@ -161,11 +161,9 @@ def stack_groups(config: ModelConfig, name: str, stack: Stack) -> list[Group]:
     return groups
 
 
+@once_a_config
 def groups(config: ModelConfig) -> tuple[Group, ...]:
-    """Every op of the model, grouped by the layers that repeat it. Computed once a config."""
-    if "_groups" not in config.__dict__:
-        found = [g for name, stack in config.stacks.items() for g in stack_groups(config, name, stack)]
-        head = HEADS["tied" if config.tie_word_embeddings else "weight"]
-        found.append(Group("", 1, {"D": config.hidden_size, "V": config.vocab_size}, (head,)))
-        config.__dict__["_groups"] = tuple(found)
-    return config.__dict__["_groups"]
+    """Every op of the model, grouped by the layers that repeat it."""
+    found = [g for name, stack in config.stacks.items() for g in stack_groups(config, name, stack)]
+    head = HEADS["tied" if config.tie_word_embeddings else "weight"]
+    return (*found, Group("", 1, {"D": config.hidden_size, "V": config.vocab_size}, (head,)))

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from archcalc.errors import ArchcalcError, ConfigError
+from archcalc.errors import ArchcalcError
 
 REPORT_HELP = """\
 examples:
@@ -138,6 +138,3 @@ def run(top: argparse.ArgumentParser, argv: list[str] | None) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     return run(parser(), argv)
-
-
-__all__ = ["ConfigError", "Parser", "add_model", "main", "model", "parser", "run"]

@@ -7,11 +7,14 @@ Two layers of one kind are the same `Block`, so `Counter(stack.layers)` groups t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 from archcalc.errors import ConfigError, one_of
 
+Value = TypeVar("Value")
 LARGEST = 2**31 - 1  # no size of a real model reaches it; keeps a hostile file from asking for more
 
 
@@ -219,3 +222,16 @@ class ModelConfig:
         """The stacks by name, in the order in which they run."""
         both = {"encoder": self.encoder, "decoder": self.decoder}
         return {name: stack for name, stack in both.items() if stack}
+
+
+def once_a_config(function: Callable[[ModelConfig], Value]) -> Callable[[ModelConfig], Value]:
+    """Compute a function of a config when first asked for, and keep the answer with that (frozen) config."""
+    name = f"_{function.__module__}.{function.__name__}"
+
+    @wraps(function)
+    def kept(config: ModelConfig) -> Value:
+        if name not in config.__dict__:
+            config.__dict__[name] = function(config)
+        return config.__dict__[name]
+
+    return kept

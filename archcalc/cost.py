@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from archcalc.blocks import Group, groups
-from archcalc.config import ModelConfig
+from archcalc.config import ModelConfig, once_a_config
 from archcalc.dims import INTEGERS, Algebra, Dims, Size
 from archcalc.errors import ConfigError
 from archcalc.ops import ONCE, Cost, Monomial, Op, Sizes, params, size
@@ -95,12 +95,11 @@ def bind(
     return Bound(lines, list(index))
 
 
+@once_a_config
 def bound(config: ModelConfig) -> tuple[Bound, Bound]:
-    """(what runs once a source, what runs in every decoder pass), bound once a config and kept with it."""
-    if "_bound" not in config.__dict__:
-        every = groups(config)
-        config.__dict__["_bound"] = tuple(bind(tuple(g for g in every if g.once is once)) for once in (True, False))
-    return config.__dict__["_bound"]
+    """(what runs once a source, what runs in every decoder pass)."""
+    every = groups(config)
+    return bind(tuple(g for g in every if g.once)), bind(tuple(g for g in every if not g.once))
 
 
 def passes(config: ModelConfig, batch: Size, prompt: Size, context: Size, last_logits: bool = False) -> list[Pass]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from archcalc.config import ModelConfig
+from archcalc.config import ModelConfig, once_a_config
 from archcalc.cost import active_parameters, bound, cache_elements, check_request, parameters, passes
 from archcalc.hardware import device
 from archcalc.ops import Op
@@ -122,14 +122,12 @@ def _pass_row(run: Roofline) -> dict[str, Any]:
     return row
 
 
+@once_a_config
 def _sizes(config: ModelConfig) -> tuple[int, int, list, dict, dict]:
-    """What no request changes, computed once a config: parameters, active ones, rows, blocks, weight bytes."""
-    if "_report" not in config.__dict__:
-        total, rows = parameters(config), parameter_rows(config)
-        stored = {name: p.stored_bytes(total) for name, p in PRECISIONS.items()}
-        config.__dict__["_report"] = total, active_parameters(config), rows, per_block(rows), stored
-    total, active, rows, blocks, stored = config.__dict__["_report"]
-    return total, active, [*map(dict, rows)], {name: dict(block) for name, block in blocks.items()}, dict(stored)
+    """What no request changes: parameters, active ones, rows, blocks, weight bytes by precision."""
+    total, rows = parameters(config), parameter_rows(config)
+    stored = {name: p.stored_bytes(total) for name, p in PRECISIONS.items()}
+    return total, active_parameters(config), rows, per_block(rows), stored
 
 
 def report(config: ModelConfig, request: Request = Request()) -> dict[str, Any]:
@@ -162,9 +160,9 @@ def report(config: ModelConfig, request: Request = Request()) -> dict[str, Any]:
             "device": hardware.name,
             "device_source": hardware.source,
         },
-        "parameters": {"total": total, "active": active, "parts": rows},
-        "blocks": blocks,
-        "weight_bytes": stored,
+        "parameters": {"total": total, "active": active, "parts": [dict(row) for row in rows]},
+        "blocks": {name: dict(block) for name, block in blocks.items()},
+        "weight_bytes": dict(stored),
         "kv_cache": kv,
         "memory": {"needed_bytes": needed, "device_bytes": int(hardware.memory_bytes)},
         "passes": [_pass_row(roofline(run, hardware, weights, cache, request.dense)) for run in runs],

@@ -53,8 +53,9 @@ class Symbols:
                 self._symbols[letter, value] = symbol
                 if letter != "G":  # written as N/K
                     path, size_ = value if letter == "L" else ("", value)
+                    stack = path.removesuffix("layers.*.").rstrip(".")  # empty where the model has one stack
                     self.values[symbol] = size_
-                    self.legend[symbol] = AXES[letter] + (f" ({path.split('.')[0]})" if path.count(".") > 2 else "")
+                    self.legend[symbol] = AXES[letter] + (f" ({stack})" if stack else "")
 
     def dims(self, group: Group) -> Dims:
         symbols = {a: self._symbols[a, v] for a, v in group.dims.items()}

@@ -16,12 +16,13 @@ import torch
 
 from archcalc.config import ModelConfig, positive
 from archcalc.cost import bound, cache_elements, parameters
-from archcalc.errors import ConfigError
+from archcalc.errors import ConfigError, one_of
 from archcalc.hf import config_from_keys, read_json
 from export.files import ExportError, replaced_folder, sha256
 from export.graph import WEIGHTS, assemble, cache_names, layout, write_weights
 from export.onnx_from_torch import check_exportable, trace
 from export.precision import ExportPrecision, export_precision
+from export.reference import reference
 from models.progress import progress
 
 MANIFEST = "manifest.json"
@@ -81,7 +82,7 @@ def build(
     Args:
         capacities: tokens a sequence of the static cache; one graph each, all over the same weights.
             Default: 1024, or all positions if fewer.
-        model: the reference model with weights; by default one with random weights is built.
+        model, weights_source: what `reference.reference` gave; by default the model with random weights.
     Raises: ExportError or ConfigError for what cannot be exported; nothing is left behind.
     """
     kind = export_precision(precision)
@@ -96,13 +97,11 @@ def build(
                 f"capacity={capacity}: the model has max_position_embeddings={config.max_position_embeddings}; "
                 "give at most that many"
             )
+    if model is None:
+        model, weights_source = reference(config, "random")
     with replaced_folder(out, MANIFEST) as folder:
         traced = {capacity: trace(config, kind.torch, capacity) for capacity in progress(capacities, "trace")}
         places = layout(config, next(iter(traced.values())), kind)
-        if model is None:
-            from models import build as build_model
-
-            model = build_model(config)
         tensors = dict(model.named_parameters())
         write_weights(folder / WEIGHTS, places, tensors.__getitem__, kind, lambda p: progress(p, "write weights"))
         operators: Counter[str] = Counter()
@@ -111,9 +110,7 @@ def build(
             onnx.save_model(graph, folder / graph_name(capacity))
             onnx.checker.check_model(folder / graph_name(capacity))
             operators = _operators(graph)
-        manifest = _manifest(
-            config, kind, capacities, operators, weights_source or {"kind": "random", "seed": 0}, folder
-        )
+        manifest = _manifest(config, kind, capacities, operators, weights_source, folder)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     return open_build(out)
 
@@ -170,8 +167,8 @@ def open_build(folder: str | Path) -> Build:
         config = config_from_keys(manifest["config"], name=str(manifest["name"]))
         precision, capacities = export_precision(manifest["precision"]), tuple(manifest["capacities"])
         files = manifest["files"]
-        for capacity in capacities:
-            positive(capacity=capacity)
+        one_of("weights.kind", manifest["weights"]["kind"], ("random", "file"))
+        positive(capacities=len(capacities), **{f"capacity_{c}": c for c in capacities})
         for name in (WEIGHTS, *map(graph_name, capacities)):
             _check_file(folder / name, files[name])
     except (KeyError, TypeError, AttributeError) as error:

@@ -42,6 +42,12 @@ def _capacities(text: str) -> tuple[int, ...]:
         raise argparse.ArgumentTypeError(f"{text!r}: give whole numbers with commas, as in 256,1024") from None
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 2**31 - 1:
+        raise argparse.ArgumentTypeError(f"{text!r}: give a whole number from 1")
+    return int(text)
+
+
 def _build(args: argparse.Namespace) -> str:
     config = model(args)
     from export.build import build
@@ -183,9 +189,9 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--compute-capability", metavar="SM", help="GPU to build engines for (this one's, or sm_89)")
     weights(built("verify", _verify, "compare a build with PyTorch in fp32; exit 1 if they differ"))
     one = built("bench", _bench, "time prefill and decode")
-    one.add_argument("--batch", type=int, nargs="+", default=[1, 4])
-    one.add_argument("--prompt", type=int, nargs="+", default=[16, 128])
-    one.add_argument("--rounds", type=int, default=30, help="samples a point (30)")
+    one.add_argument("--batch", type=_count, nargs="+", default=[1, 4])
+    one.add_argument("--prompt", type=_count, nargs="+", default=[16, 128])
+    one.add_argument("--rounds", type=_count, default=30, help="samples a point (30)")
     built("compare", _compare, "predicted against measured counts and latency; exit 1 if they disagree")
     one = command("check", _check, "build, verify, count, calibrate, time and compare; exit 1 on any disagreement")
     new(one)
@@ -195,7 +201,7 @@ def parser() -> argparse.ArgumentParser:
     one = built("generate", _generate, "continue a prompt greedily")
     weights(one)
     one.add_argument("--prompt", required=True)
-    one.add_argument("--max-tokens", type=int, default=64)
+    one.add_argument("--max-tokens", type=_count, default=64)
     return top
 
 

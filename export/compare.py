@@ -102,7 +102,7 @@ class Comparison:
 
 
 def points(capacities: tuple[int, ...]) -> list[Point]:
-    """Points for the shortest and the longest cache of a build, twelve if these differ; none is a probe's."""
+    """Points for the shortest and the longest cache of a build, twelve if these differ. The probes are other models."""
     short, longest = min(capacities), max(capacities)
     decode = [(1, short), (1, longest), (3, short), (2, longest), (6, longest)]
     share = [(1, 0.1, short), (1, 0.05, longest), (1, 0.375, short), (1, 0.75, short), (2, 0.0625, longest)]

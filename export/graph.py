@@ -65,7 +65,7 @@ def _external(place: Stored, precision: ExportPrecision) -> TensorProto:
 
 
 def _rotary_initializers(config: ModelConfig, precision: ExportPrecision, capacity: int) -> dict:
-    """(cos, sin) tensors for each distinct rotary: {(rotary, head_dim): (name, tensor) x 2}."""
+    """(cos, sin) tensors for each distinct rotary: {(rotary, head_dim): [cos, sin]}."""
     found: dict = {}
     for block in config.decoder.layers:
         key = (block.self_attn.rotary, block.self_attn.head_dim)

@@ -117,8 +117,11 @@ def test_a_graph_that_names_another_data_file_is_refused(copied, location, where
     [
         ({"format": 99}, "format=99"),
         ({"files": {}}, "incomplete"),
-        ({"capacities": [2**40]}, "capacity="),
-        ({"capacities": ["../x"]}, "capacity="),
+        ({"capacities": [2**40]}, "capacity_1099511627776="),
+        ({"capacities": ["../x"]}, r"capacity_\.\./x="),
+        ({"capacities": []}, "capacities=0"),
+        ({"weights": None}, "incomplete"),
+        ({"weights": {"kind": "pickle"}}, "weights.kind='pickle'"),
         ({"config": None}, "object of config.json keys"),
         ({"precision": "fp7"}, "precision='fp7'"),
     ],

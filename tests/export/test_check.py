@@ -50,6 +50,7 @@ def test_a_right_model_on_a_lawful_machine_agrees(tmp_path, clock, capsys):
     assert code == 0, told
     assert "Everything agrees." in told
     assert told.count("equal") == 5
+    assert "skipped" in told  # random weights have no tokenizer
     assert len(re.findall(r"^(?:prefill|decode) B=", told, re.M)) == 12
     assert f"Report: {tmp_path / 'report.md'}" in told
     for recorded in ("Command `python -m export check --preset tiny-decoder", "commit ", "onnxruntime ", "| bandwidth"):
@@ -87,3 +88,15 @@ def test_a_wrong_graph_disagrees(tmp_path, clock, capsys, monkeypatch):
     code, report = _check(tmp_path)
     assert code == 1
     assert "verify: logits differ by" in report
+
+
+def test_weights_with_another_tokenizer_are_checked_without_text(engine, tiny_model, monkeypatch, tmp_path):
+    from export.check import _text
+    from models.gguf_file import WeightsError
+
+    def refuse(path):
+        raise WeightsError("another kind")
+
+    monkeypatch.setattr("models.tokenizer.Tokenizer.from_gguf", refuse)
+    (tmp_path / "x.gguf").touch()
+    assert _text(tiny_model, engine, {"kind": "file", "name": "x.gguf"}, str(tmp_path / "x.gguf")) is None

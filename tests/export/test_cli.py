@@ -128,7 +128,16 @@ def test_generate_needs_a_tokenizer(tiny, capsys):
     assert "has no tokenizer" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("argv", [["build", "--capacity", "many"], ["build", "--precision", "fp7"], ["fly"]])
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["bench", "--batch", "0"],
+        ["bench", "--rounds", "-1"],
+        ["build", "--capacity", "many"],
+        ["build", "--precision", "fp7"],
+        ["fly"],
+    ],
+)
 def test_bad_options_are_told_by_argparse(argv, capsys):
     with pytest.raises(SystemExit) as stopped:
         main(argv)
