@@ -6,12 +6,13 @@ contract tests, which demand equal parameter names, shapes, FLOPs and cache byte
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import lru_cache
 from typing import NamedTuple
 
-from archcalc.config import Attention, Block, FeedForward, MixtureOfExperts, ModelConfig, Norm, Stack, once_a_config
-from archcalc.ops import Mask, Op, Tensor, activation, cache, weight
+from archcalc.config import Block, ModelConfig, Recurrent, Stack, once_a_config
+from archcalc.ops import Op, Tensor, activation, linear, weight
+from archcalc.parts.attention import cross_ops, key_value_ops
+from archcalc.parts.embedding import transform_ops
+from archcalc.parts.norm import norm_op
 
 
 class Group(NamedTuple):
@@ -32,138 +33,145 @@ class Group(NamedTuple):
     block: str = ""
 
 
-def _linear(name: str, x: str, matrix: str, y: str, bias: bool, role: str = "activation") -> Op:
-    """y = x·matrix (+ bias over the axes of y that the matrix makes)."""
-    made = "".join(a for a in matrix if a in y)
-    inputs = (activation(x), weight(matrix)) + ((weight(made),) if bias else ())
-    return Op(name, inputs, Tensor(role, y))
+def mixer_name(block: Block) -> str:
+    """The module of a block's mixer: `self_attn`, or `mixer` where it is recurrent."""
+    return "mixer" if isinstance(block.self_attn, Recurrent) else "self_attn"
 
 
-@lru_cache(maxsize=256)
-def attention_ops(attention: Attention, name: str) -> tuple[tuple[Op, ...], tuple[Op, ...]]:
-    """(ops over the queries, ops that make keys and values) of self- or cross-attention.
-
-    The scores stay on the chip: every current engine fuses the two products (Dao 2022, arXiv:2205.14135).
-    Cross-attention's keys lie along X, the source, and have no mask.
-    """
-    keys, scores = "BSKH", Tensor("chip", "BKGTS")
-    mask: Mask | None = Mask(attention.causal, "W" if attention.sliding_window else None)
-    if name == "cross_attn":
-        keys, scores, mask = "BXKH", Tensor("chip", "BKGTX"), None
-    output = (activation("BTNH"), weight("NHD")) + ((weight("D"),) if attention.o_bias else ())
-    queries = (
-        _linear(f"{name}.q_proj", "BTD", "DNH", "BTNH", attention.q_bias),
-        Op(f"{name}.scores", (activation("BTKGH"), cache(keys)), scores, mask=mask),
-        Op(f"{name}.context", (scores, cache(keys)), activation("BTKGH"), mask=mask),
-        Op(f"{name}.o_proj", output, activation("BTD")),
-    )
-    keys_values = (
-        _linear(f"{name}.k_proj", "BTD", "DKH", "BTKH", attention.k_bias, "cache"),
-        _linear(f"{name}.v_proj", "BTD", "DKH", "BTKH", attention.v_bias, "cache"),
-    )
-    return queries, keys_values
-
-
-@lru_cache(maxsize=256)
-def feed_forward_ops(mlp: FeedForward | MixtureOfExperts) -> tuple[Op, ...]:
-    """Two or three matrices, or a router and the experts that each token is sent to."""
-    if isinstance(mlp, FeedForward):
-        ups = ("gate_proj", "up_proj") if mlp.gated else ("up_proj",)
-        return (
-            *(_linear(f"mlp.{up}", "BTD", "DF", "BTF", mlp.bias) for up in ups),
-            _linear("mlp.down_proj", "BTF", "FD", "BTD", mlp.bias),
-        )
-    ups = ("gate_proj", "up_proj") if mlp.expert.gated else ("up_proj",)
-    indexed = {"gather": "E", "indices": "BTA"}
-    experts = [Op(f"mlp.experts.{up}", (activation("BTD"), weight("EDF")), activation("BTAF"), **indexed) for up in ups]
-    down = Op("mlp.experts.down_proj", (activation("BTAF"), weight("EFD")), activation("BTD"), **indexed)
-    return (_linear("mlp.router", "BTD", "DE", "BTE", False), *experts, down)
-
-
-@lru_cache(maxsize=64)
-def norm_op(norm: Norm, name: str) -> Op:
-    """RMSNorm owns a weight, LayerNorm a weight and a bias. Nothing is summed over a matrix: 0 FLOPs."""
-    owned = (weight("D"),) * (2 if norm.kind == "layernorm" else 1)
-    return Op(name, (activation("BTD"), *owned), activation("BTD"))
-
-
-def attention_dims(attention: Attention) -> dict[str, int]:
-    heads, kv_heads = attention.num_attention_heads, attention.num_key_value_heads
-    dims = {"N": heads, "K": kv_heads, "G": heads // kv_heads, "H": attention.head_dim}
-    return dims | ({"W": attention.sliding_window} if attention.sliding_window else {})
-
-
-def feed_forward_dims(mlp: FeedForward | MixtureOfExperts) -> dict[str, int]:
-    if isinstance(mlp, FeedForward):
-        return {"F": mlp.intermediate_size}
-    return {"F": mlp.expert.intermediate_size, "E": mlp.num_local_experts, "A": mlp.num_experts_per_tok}
+def _normed(block: Block, name: str, ops: tuple[Op, ...], first: bool) -> tuple[Op, ...]:
+    """A sublayer between its norms, and the weights of its residual streams. `first`: no sublayer runs before it."""
+    before = (norm_op(block.norm, f"{name}_norm"),)
+    after = (norm_op(block.norm, f"{name}_post_norm"),)
+    if block.parallel == "shared" and not first:
+        before = ()
+    placed = {
+        "pre": (*before, *ops),
+        "post": (*before, *ops),  # a post-norm is the sublayer's only norm, so it is called the same
+        "inner": (*ops, *after),
+        "sandwich": (*before, *ops, *after),
+        "none": ops,
+    }[block.norm_placement]
+    hyper = block.residual.hyper
+    return (*hyper.ops(f"{name}_hyper"), *placed) if hyper else placed
 
 
 def block_groups(block: Block, label: str, path: str, count: int, hidden_size: int, once: bool) -> list[Group]:
-    """The sublayers of one kind of block, each with its norm."""
-    groups = []
+    """The sublayers of one kind of block, each with its norms."""
+    groups: list[Group] = []
+    extra = {"D": hidden_size} | (block.residual.dims if block.residual.hyper else {})
 
     def add(ops: tuple[Op, ...], dims: dict[str, int], once: bool) -> None:
-        groups.append(Group(path, count, {"D": hidden_size} | dims, ops, once, label))
+        groups.append(Group(path, count, extra | dims, ops, once, label))
 
-    for name, attention in (("self_attn", block.self_attn), ("cross_attn", block.cross_attn)):
-        if attention:
-            queries, keys_values = attention_ops(attention, name)
-            norm, dims = norm_op(block.norm, f"{name}_norm"), attention_dims(attention)
-            if name == "self_attn":
-                add((norm, queries[0], *keys_values, *queries[1:]), dims, once)
-            else:
-                add((norm, *queries), dims, once)
-                add(keys_values, dims, True)
-    add((norm_op(block.norm, "mlp_norm"), *feed_forward_ops(block.mlp)), feed_forward_dims(block.mlp), once)
+    if own := block.residual.ops():
+        add(own, block.residual.dims, once)
+    if mixer := block.self_attn:
+        name = mixer_name(block)
+        add(_normed(block, name, mixer.ops(name), True), mixer.dims, once)
+    if cross := block.cross_attn:
+        add(_normed(block, "cross_attn", cross_ops(cross, "cross_attn"), False), cross.dims, once)
+        add(key_value_ops(cross, "cross_attn"), cross.dims, True)
+    if mlp := block.mlp:
+        add(_normed(block, "mlp", mlp.ops("mlp"), not block.self_attn), mlp.dims, once)
     return groups
 
 
-def _lookup(role: str) -> Op:
-    return Op("embed_tokens", (Tensor(role, "VD"),), activation("BTD"), gather="V", indices="BT")
+def _lookup(role: str, width: str) -> Op:
+    return Op("embed_tokens", (Tensor(role, f"V{width}"),), activation(f"BT{width}"), gather="V", indices="BT")
 
 
-def _head(role: str) -> Op:
-    return Op("lm_head", (activation("BRD"), Tensor(role, "DV")), activation("BRV"))
+def _head(role: str, width: str, bias: bool) -> Op:
+    owned = (Tensor(role, f"{width}V"),) + ((weight("V"),) if bias else ())
+    return Op("lm_head", (activation(f"BR{width}"), *owned), activation("BRV"))
 
 
-# By the role of the matrix; it is tied where another op owns it.
-LOOKUPS = {role: _lookup(role) for role in ("weight", "tied")}
-HEADS = {role: _head(role) for role in ("weight", "tied")}
+# By the role of the matrix (tied where another op owns it) and the width of the embedding.
+LOOKUPS = {(role, width): _lookup(role, width) for role in ("weight", "tied") for width in "Dd"}
+HEADS = {(r, width, bias): _head(r, width, bias) for r in ("weight", "tied") for width in "Dd" for bias in (False, True)}
 POSITIONS = Op("embed_positions", (weight("MD"),), activation("BTD"), gather="M", indices="T")
+TYPES = Op("embed_types", (weight("tD"),), activation("BTD"), gather="t", indices="BT")
 
 
 def kinds(layers: tuple[Block, ...]) -> dict[Block, int]:
     """How many layers there are of each kind, in the order of the first of each."""
-    distinct = {id(block): block for block in layers}  # mostly one object: hashing a Block costs, comparing ids not
+    counts: dict[int, int] = {}
+    for block in layers:  # mostly few objects: hashing a Block costs, comparing ids does not
+        counts[id(block)] = counts.get(id(block), 0) + 1
+    distinct = {id(block): block for block in layers}
     if len(distinct) == 1:
         return {layers[0]: len(layers)}
-    return Counter(layers)
+    found: dict[Block, int] = {}
+    for key, block in distinct.items():
+        found[block] = found.get(block, 0) + counts[key]
+    return found
+
+
+def _inputs(config: ModelConfig, name: str, prefix: str, dims: dict[str, int], once: bool) -> list[Group]:
+    """What comes before the first block of a stack: tokens or frames, positions, types, a norm."""
+    extra, found = config.embedding, []
+    both = bool(config.encoder and config.decoder)
+    if name == "encoder" and config.frontend:
+        found.append(Group(prefix, 1, dims | config.frontend.dims, config.frontend.ops(), once))
+    else:
+        shared = both and config.share_embeddings and not config.frontend
+        role = "tied" if shared and name == "decoder" else "weight"  # tied: the encoder's group owns it
+        width = "d" if extra.embedding_size else "D"
+        found.append(Group("" if shared else prefix, 1, dims, (LOOKUPS[role, width],), once))
+        if extra.embedding_size:
+            project = linear("embed_projection", "BTd", "dD", "BTD", extra.projection_bias)
+            found.append(Group(prefix, 1, dims, (project,), once))
+    rest = (POSITIONS,) if config.position_embedding == "learned" else ()
+    rest += (TYPES,) if extra.type_vocab_size else ()
+    rest += (norm_op(extra.norm, "embed_norm"),) if extra.norm else ()
+    return [*found, Group(prefix, 1, dims, rest, once)] if rest else found
+
+
+def _dims(config: ModelConfig, name: str) -> dict[str, int]:
+    extra = config.embedding
+    positions = config.max_source_positions if name == "encoder" else None
+    positions = (positions or config.max_position_embeddings) + extra.position_offset
+    found = {"D": config.hidden_size, "V": config.vocab_size, "M": positions}
+    found |= {"d": extra.embedding_size} if extra.embedding_size else {}
+    return found | ({"t": extra.type_vocab_size} if extra.type_vocab_size else {})
 
 
 def stack_groups(config: ModelConfig, name: str, stack: Stack) -> list[Group]:
-    """One stack: embedding, positions, blocks grouped by kind, final norm."""
-    prefix = f"{name}." if config.encoder else ""
-    dims = {"D": config.hidden_size, "V": config.vocab_size, "M": config.max_position_embeddings}
-    once = name == "encoder"
-    shared = bool(config.encoder) and config.share_embeddings
-    lookup = LOOKUPS["tied" if shared and name == "decoder" else "weight"]  # tied: the encoder's group owns it
-    groups = [Group("" if shared else prefix, 1, dims, (lookup,), once)]
-    if config.position_embedding == "learned":
-        groups.append(Group(prefix, 1, dims, (POSITIONS,), once))
+    """One stack: what feeds it, blocks grouped by kind, final norm."""
+    both = bool(config.encoder and config.decoder)
+    prefix, dims, once = f"{name}." if both else "", _dims(config, name), both and name == "encoder"
+    groups = _inputs(config, name, prefix, dims, once)
     found = kinds(stack.layers)
     for number, (block, count) in enumerate(found.items(), start=1):
-        label = f"{name} block" if config.encoder else "block"
+        label = f"{name} block" if both else "block"
         label += f" {number}" if len(found) > 1 else ""
         groups += block_groups(block, label, f"{prefix}layers.*.", count, config.hidden_size, once)
+    if hyper := stack.layers[-1].residual.hyper:
+        groups.append(Group(prefix, 1, dims | hyper.dims, hyper.head_ops("hyper_head"), once))
     if stack.final_norm:
         groups.append(Group(prefix, 1, dims, (norm_op(stack.final_norm, "norm"),), once))
     return groups
+
+
+def _output(config: ModelConfig) -> list[Group]:
+    """What is made of the last hidden states."""
+    head, dims = config.head, {"D": config.hidden_size, "V": config.vocab_size}
+    square = dims | {"e": config.hidden_size}
+    if head.kind == "none":
+        return []
+    if head.kind == "pooler":
+        return [Group("", 1, square, (linear("pooler", "BD", "De", "Be", True),))]
+    role, width = "tied" if config.tie_word_embeddings else "weight", "D"
+    found = [Group("", 1, square, transform_ops(head.norm))] if head.kind == "mlm" else []
+    if config.embedding.embedding_size:
+        width, dims = "d", dims | {"d": config.embedding.embedding_size}
+        if not found:
+            project = linear("head_projection", "BRD", "Dd", "BRd", config.embedding.projection_bias)
+            found.append(Group("", 1, dims, (project,)))
+    return [*found, Group("", 1, dims, (HEADS[role, width, head.bias],))]
 
 
 @once_a_config
 def groups(config: ModelConfig) -> tuple[Group, ...]:
     """Every op of the model, grouped by the layers that repeat it."""
     found = [g for name, stack in config.stacks.items() for g in stack_groups(config, name, stack)]
-    head = HEADS["tied" if config.tie_word_embeddings else "weight"]
-    return (*found, Group("", 1, {"D": config.hidden_size, "V": config.vocab_size}, (head,)))
+    return (*found, *_output(config))

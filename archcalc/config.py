@@ -1,163 +1,73 @@
 """What a model is: frozen dataclasses whose fields carry the names of Hugging Face `config.json` keys.
 
-A `ModelConfig` has one or two stacks, a stack has blocks, a block has an attention (or two) and a
-feed-forward. Everything else (counts, formulas, the PyTorch model, the ONNX graph) is derived from it.
-Two layers of one kind are the same `Block`, so `Counter(stack.layers)` groups them.
+A `ModelConfig` has one or two stacks, a stack has blocks, a block has a mixer and a feed-forward (`archcalc.parts`).
+Everything else (counts, formulas, the PyTorch model, the ONNX graph) is derived from it.
+Two layers of one kind are the same `Block`, so counting a stack groups them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar
 
+from archcalc.checks import LARGEST, positive
 from archcalc.errors import ConfigError, one_of
+from archcalc.parts.attention import Attention
+from archcalc.parts.embedding import ConvFrontend, Embedding, Head
+from archcalc.parts.feed_forward import FeedForward, MixtureOfExperts
+from archcalc.parts.latent import Indexer, LatentAttention
+from archcalc.parts.norm import Norm
+from archcalc.parts.positions import RopeScaling, Rotary
+from archcalc.parts.recurrent import GatedDeltaNet, LightningAttention, Mamba, Mamba2, Recurrent
+from archcalc.parts.residual import HyperConnections, Residual
+
+__all__ = [
+    "LARGEST", "Attention", "Block", "ConvFrontend", "Embedding", "FeedForward", "GatedDeltaNet", "Head",
+    "HyperConnections", "Indexer", "LatentAttention", "LightningAttention", "Mamba", "Mamba2", "MixtureOfExperts",
+    "ModelConfig", "Norm", "Recurrent", "Residual", "RopeScaling", "Rotary", "Stack", "once_a_config", "positive",
+]  # fmt: skip
 
 Value = TypeVar("Value")
-LARGEST = 2**31 - 1  # no size of a real model reaches it; keeps a hostile file from asking for more
+Mixer = Attention | LatentAttention | Recurrent
+PLAIN = Residual()
 
-
-def positive(**sizes: int) -> None:
-    """Raise ConfigError unless each size is an int in 1..2^31-1."""
-    for name, value in sizes.items():
-        if type(value) is not int or not 1 <= value <= LARGEST:
-            raise ConfigError(f"{name}={value!r}: must be a whole number from 1 to {LARGEST}; give a positive integer")
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """How rotary frequencies are stretched for long contexts (counts do not depend on it).
-
-    Source: Llama 3.1's published config (`llama3`); Chen et al. 2023, arXiv:2306.15595 (`linear`).
-    """
-
-    rope_type: str
-    factor: float
-    low_freq_factor: float = 1.0
-    high_freq_factor: float = 4.0
-    original_max_position_embeddings: int = 8192
-
-    def __post_init__(self):
-        one_of("rope_scaling.rope_type", self.rope_type, ("linear", "llama3"))
-        if not self.factor >= 1:
-            raise ConfigError(f"rope_scaling.factor={self.factor!r}: must be at least 1; remove rope_scaling for none")
-
-
-@dataclass(frozen=True)
-class Rotary:
-    """Rotary position embedding of queries and keys, over the whole head. Source: arXiv:2104.09864."""
-
-    rope_theta: float = 10000.0
-    rope_scaling: RopeScaling | None = None
-
-    def __post_init__(self):
-        if not 0 < self.rope_theta < float("inf"):
-            raise ConfigError(f"rope_theta={self.rope_theta!r}: must be a positive number; 10000.0 is usual")
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Multi-head (K = N), grouped-query (1 < K < N) or multi-query (K = 1) attention.
-
-    `sliding_window` W: a query sees itself and the W - 1 tokens before it. `causal` is false in an encoder.
-    """
-
-    num_attention_heads: int
-    num_key_value_heads: int
-    head_dim: int
-    q_bias: bool = False
-    k_bias: bool = False
-    v_bias: bool = False
-    o_bias: bool = False
-    rotary: Rotary | None = None
-    sliding_window: int | None = None
-    causal: bool = True
-
-    def __post_init__(self):
-        heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
-        positive(num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=self.head_dim)
-        if heads % kv_heads:
-            raise ConfigError(
-                f"num_key_value_heads={kv_heads}: must divide num_attention_heads={heads}; "
-                f"use one of {', '.join(str(k) for k in range(1, min(heads, 1024) + 1) if heads % k == 0)}"
-            )
-        if self.sliding_window is not None:
-            positive(sliding_window=self.sliding_window)
-            if not self.causal:
-                raise ConfigError(
-                    f"sliding_window={self.sliding_window} with causal=False: a window looks back only; drop one"
-                )
-        if self.rotary and self.head_dim % 2:
-            raise ConfigError(f"head_dim={self.head_dim}: rotary positions turn pairs; give an even head_dim")
-
-
-@dataclass(frozen=True)
-class FeedForward:
-    """Two matrices (`gated` false) or three: act(x·up)·down, or (act(x·gate) * x·up)·down.
-
-    SwiGLU is gated `silu`, GeGLU is gated `gelu`. Source: Shazeer 2020, arXiv:2002.05202.
-    """
-
-    intermediate_size: int
-    hidden_act: str
-    gated: bool = False
-    bias: bool = False
-
-    def __post_init__(self):
-        positive(intermediate_size=self.intermediate_size)
-        one_of("hidden_act", self.hidden_act, ("relu", "gelu", "gelu_tanh", "silu"))
-
-
-@dataclass(frozen=True)
-class MixtureOfExperts:
-    """A router sends each token to `num_experts_per_tok` of `num_local_experts` equal feed-forwards."""
-
-    expert: FeedForward
-    num_local_experts: int
-    num_experts_per_tok: int
-
-    def __post_init__(self):
-        positive(num_local_experts=self.num_local_experts, num_experts_per_tok=self.num_experts_per_tok)
-        if self.num_experts_per_tok > self.num_local_experts:
-            raise ConfigError(
-                f"num_experts_per_tok={self.num_experts_per_tok}: larger than num_local_experts="
-                f"{self.num_local_experts}; a token cannot go to more experts than there are"
-            )
-        if self.expert.bias:
-            raise ConfigError("bias=True in an expert: experts with biases are not counted yet; set mlp_bias=false")
-
-
-@dataclass(frozen=True)
-class Norm:
-    """LayerNorm (weight and bias) or RMSNorm (weight), with its epsilon."""
-
-    kind: str
-    eps: float
-
-    def __post_init__(self):
-        one_of("norm", self.kind, ("layernorm", "rmsnorm"))
-        if not 0 < self.eps < 1:
-            raise ConfigError(f"norm eps={self.eps!r}: must lie between 0 and 1; 1e-05 is usual")
+# Which norms a sublayer has (before it, after it), and whether the one after it sees the residual sum or only f(x).
+PLACEMENTS = ("pre", "post", "inner", "sandwich", "none")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Self-attention, then cross-attention where there is one, then the feed-forward.
+    """A mixer (`self_attn`), then cross-attention where there is one, then the feed-forward; either may be absent.
 
-    Each has its own norm and residual: `pre` computes x + f(norm(x)), `post` norm(x + f(x)).
+    Args:
+        norm_placement: `pre` computes x + f(norm(x)), `post` norm(x + f(x)), `inner` x + norm(f(x)), `sandwich`
+            x + norm(f(norm(x))), `none` x + f(x).
+        parallel: attention and feed-forward read the same input and are summed: behind one norm (`shared`) or behind
+            a norm each (`own`); None: one after the other.
     """
 
-    self_attn: Attention
-    mlp: FeedForward | MixtureOfExperts
+    self_attn: Mixer | None
+    mlp: FeedForward | MixtureOfExperts | None
     norm: Norm
     norm_placement: str = "pre"
     cross_attn: Attention | None = None
+    parallel: str | None = None
+    residual: Residual = PLAIN
 
     def __post_init__(self):
-        one_of("norm_placement", self.norm_placement, ("pre", "post"))
+        one_of("norm_placement", self.norm_placement, PLACEMENTS)
+        one_of("parallel", self.parallel, (None, "shared", "own"))
         if self.cross_attn and self.cross_attn.causal:
             raise ConfigError("cross_attn.causal=True: every source token is visible; build it with causal=False")
+        if self.self_attn is None and self.mlp is None:
+            raise ConfigError("self_attn=None with mlp=None: a block does nothing; give one of them")
+        if self.parallel and (self.norm_placement != "pre" or not (self.self_attn and self.mlp) or self.cross_attn):
+            raise ConfigError(
+                f"parallel={self.parallel!r}: needs norm_placement='pre', attention and feed-forward and no "
+                "cross-attention; drop it"
+            )
 
 
 @dataclass(frozen=True)
@@ -174,30 +84,41 @@ class Stack:
 
 @dataclass(frozen=True)
 class ModelConfig:
-    """A whole decoder-only (`encoder` is None) or encoder-decoder model.
+    """A whole decoder-only (`encoder` is None), encoder-only (`decoder` is None) or encoder-decoder model.
 
     Args:
         position_embedding: vectors added to the embeddings: `learned` (a table of
             `max_position_embeddings` rows a stack), `sinusoidal` (computed, no parameters) or
             `none` (rotary positions live in the attention).
+        max_source_positions: positions of the encoder where it has another number of them.
         tie_word_embeddings: the head reuses the embedding matrix. An encoder and its decoder share one
             embedding when `share_embeddings`.
         scale_embedding: embeddings are multiplied by sqrt(hidden_size), as in the 2017 model.
+        frontend: what feeds the encoder in place of a token embedding.
+        left_out: what the config describes and this model does not count, each in words: a vision tower, layers that
+            predict several tokens.
         name: what reports call it.
         keys: the Hugging Face keys it was read from; no part of what it is.
+        assumed: keys that were absent and took the default of the Hugging Face class, which is a released model.
     """
 
     vocab_size: int
     hidden_size: int
     max_position_embeddings: int
-    decoder: Stack
+    decoder: Stack | None
     encoder: Stack | None = None
     position_embedding: str = "none"
     tie_word_embeddings: bool = False
     share_embeddings: bool = True
     scale_embedding: bool = False
+    max_source_positions: int | None = None
+    embedding: Embedding = Embedding()
+    head: Head = Head()
+    frontend: ConvFrontend | None = None
+    left_out: tuple[str, ...] = ()
     name: str = field(default="model", compare=False)
     keys: dict[str, Any] | None = field(default=None, compare=False, repr=False)
+    assumed: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self):
         positive(
@@ -208,13 +129,15 @@ class ModelConfig:
         one_of("position_embedding", self.position_embedding, ("learned", "sinusoidal", "none"))
         if self.position_embedding == "sinusoidal" and self.hidden_size % 2:
             raise ConfigError(f"hidden_size={self.hidden_size}: sinusoids come in pairs; give an even hidden_size")
-        for block in set(self.decoder.layers):
+        if not self.stacks:
+            raise ConfigError("decoder=None with encoder=None: a model has a stack; give one")
+        for block in set(self.decoder.layers) if self.decoder else ():
             if bool(block.cross_attn) != bool(self.encoder):
                 raise ConfigError(
                     "cross_attn: every decoder block has one if and only if the model has an encoder; add or drop it"
                 )
         for block in set(self.encoder.layers) if self.encoder else ():
-            if block.cross_attn or block.self_attn.causal:
+            if block.cross_attn or (block.self_attn and block.self_attn.causal):
                 raise ConfigError("encoder block: must have causal=False and no cross_attn; build it so")
 
     @property
@@ -222,6 +145,11 @@ class ModelConfig:
         """The stacks by name, in the order in which they run."""
         both = {"encoder": self.encoder, "decoder": self.decoder}
         return {name: stack for name, stack in both.items() if stack}
+
+    @property
+    def hyper_connections(self) -> HyperConnections | None:
+        """The residual streams of the last stack, which a last collapse makes one."""
+        return list(self.stacks.values())[-1].layers[-1].residual.hyper
 
 
 def once_a_config(function: Callable[[ModelConfig], Value]) -> Callable[[ModelConfig], Value]:
@@ -235,3 +163,20 @@ def once_a_config(function: Callable[[ModelConfig], Value]) -> Callable[[ModelCo
         return config.__dict__[name]
 
     return kept
+
+
+@once_a_config
+def expanded(config: ModelConfig) -> ModelConfig:
+    """The same model whose latent attention makes the keys and values of all heads, as a prefill does."""
+    return _with_form(config, "expanded")
+
+
+def _with_form(config: ModelConfig, form: str) -> ModelConfig:
+    found: dict[int, Block] = {}
+    for block in config.decoder.layers if config.decoder else ():
+        if isinstance(block.self_attn, LatentAttention) and block.self_attn.form != form:
+            found.setdefault(id(block), replace(block, self_attn=replace(block.self_attn, form=form)))
+    if not found:
+        return config
+    layers = tuple(found.get(id(block), block) for block in config.decoder.layers)
+    return replace(config, decoder=Stack(layers, config.decoder.final_norm))

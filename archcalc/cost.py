@@ -8,11 +8,12 @@ from functools import cached_property
 from typing import NamedTuple
 
 from archcalc.blocks import Group, groups
-from archcalc.config import ModelConfig, once_a_config
-from archcalc.dims import INTEGERS, Algebra, Dims, Size
+from archcalc.config import ModelConfig, expanded, once_a_config
+from archcalc.dims import INTEGERS, Algebra, Dims, Size, kept
 from archcalc.errors import ConfigError
 from archcalc.ops import ONCE, Cost, Monomial, Op, Sizes, params, size
 
+NO_TOKENS = str.maketrans("", "", "BSX")
 NOTHING = Cost()
 PARAMS = Cost._fields.index("params")
 
@@ -109,15 +110,19 @@ def passes(config: ModelConfig, batch: Size, prompt: Size, context: Size, last_l
         batch: sequences at once, B.
         prompt: tokens of the input. Decoder-only: one `prefill` with T = S = prompt.
             Encoder-decoder: the source, X; one `encode`, which also makes the cross keys and values.
+            Encoder-only: one `encode`, and no decode.
         context: tokens that the `decode` step attends over, its own among them (S, with T = 1).
         last_logits: the prefill makes logits of its last position only, as a server does; otherwise of all.
     """
     once, step = bound(config)
+    positions = 1 if last_logits else prompt
+    whole = {"B": batch, "T": prompt, "S": prompt, "R": positions}
+    if not config.decoder:
+        return [Pass("encode", whole, step)]
     decode = Pass("decode", {"B": batch, "T": 1, "S": context, "X": prompt, "R": 1}, step)
     if config.encoder:
         return [Pass("encode", {"B": batch, "T": prompt, "S": prompt}, once), decode]
-    positions = 1 if last_logits else prompt
-    return [Pass("prefill", {"B": batch, "T": prompt, "S": prompt, "R": positions}, step), decode]
+    return [Pass("prefill", whole, bound(expanded(config))[1]), decode]
 
 
 def check_request(config: ModelConfig, batch: int, prompt: int, context: int) -> None:
@@ -173,23 +178,47 @@ def active_parameters(config: ModelConfig) -> int:
     return found
 
 
+class Held(NamedTuple):
+    """Elements that a decoder keeps between two passes."""
+
+    cache: Size = 0  # keys and values of its own tokens, or what stands for them
+    cross: Size = 0  # keys and values of the source
+    state: Size = 0  # recurrent and convolution states, of one size at any context
+
+
 def cache_elements(
     step: Bound, batch: Size, context: Size, source: Size = 0, algebra: Algebra = INTEGERS, static: bool = False
-) -> tuple[Size, Size]:
-    """Elements of the (self, cross) keys and values that a decoder holds; a windowed layer keeps its window.
+) -> Held:
+    """What a decoder keeps; a windowed layer keeps its window.
 
     Args:
         step: the ops of a decoder pass, `bound(config)[1]`.
         context: decoder tokens a sequence. source: encoder tokens a sequence.
         static: a cache with `context` slots in every layer, windowed or not.
     """
-    held = {"S": 0, "X": 0}
+    own, cross, state = 0, 0, 0
     for line in step.lines:
-        for role, axes in line.op.inputs:
-            if role == "cache":
-                along, kept = ("S", context) if "S" in axes else ("X", source)
-                if line.op.mask and line.op.mask.window and not static:
-                    kept = algebra.minimum(kept, line.dims["W"])
-                per_token = line.count * size(axes.replace(along, "").replace("B", ""), line.dims)
-                held[along] = held[along] + per_token * batch * kept
-    return held["S"], held["X"]
+        written = (line.op.output,) if line.op.output.role == "state" else ()
+        for role, axes in line.op.inputs + written:
+            if role not in ("cache", "state"):
+                continue
+            per_token = line.count * size(axes.translate(NO_TOKENS), line.dims) * batch
+            if role == "state":
+                state = state + per_token
+            elif "S" in axes:
+                mask = line.op.mask and line.op.mask._replace(limit=line.dims.get(line.op.mask.limit))
+                own = own + per_token * (context if static else kept(context, mask, algebra))
+            elif "X" in axes:
+                cross = cross + per_token * source
+    return Held(own, cross, state)
+
+
+def buffers(config: ModelConfig) -> int:
+    """Elements that are stored with the weights and are no parameters, such as a router's correction bias."""
+    return sum(
+        line.count * size(axes, line.dims)
+        for part in bound(config)
+        for line in part.lines
+        for role, axes in line.op.inputs
+        if role == "buffer"
+    )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 AXES = {
     "B": "batch: sequences at once",
@@ -21,13 +21,47 @@ AXES = {
     "K": "num_key_value_heads",
     "G": "query heads a key/value head: N/K",
     "H": "head_dim",
+    "U": "v_head_dim",
+    "C": "q_lora_rank",
+    "J": "kv_lora_rank",
+    "P": "qk_nope_head_dim",
+    "Q": "qk_rope_head_dim",
+    "I": "index_n_heads",
+    "Y": "index_head_dim",
+    "Z": "index_topk",
     "F": "intermediate_size",
     "E": "num_local_experts",
     "A": "num_experts_per_tok",
     "V": "vocab_size",
-    "M": "max_position_embeddings",
+    "M": "max_position_embeddings, and the offset of a table",
     "W": "sliding_window",
     "L": "layers of a kind",
+    "a": "residual streams that are made",
+    "b": "buckets of a relative position bias",
+    "c": "attention_chunk_size",
+    "d": "width of the token embedding where it is not hidden_size",
+    "e": "hidden_size, as the other side of a square matrix",
+    "f": "intermediate size of the shared expert",
+    "g": "groups of state-space heads",
+    "h": "heads of a linear attention",
+    "i": "key heads of a linear attention",
+    "j": "key head_dim of a linear attention",
+    "k": "taps of a convolution",
+    "l": "width in which routed experts work",
+    "m": "residual streams",
+    "n": "state_size",
+    "o": "one",
+    "p": "time_step_rank",
+    "q": "two",
+    "r": "value heads a key head, or state-space heads a group",
+    "s": "three",
+    "t": "type_vocab_size",
+    "u": "value head_dim of a linear attention or a state space",
+    "v": "rows of a table from tokens to experts",
+    "w": "inner width of a state space",
+    "x": "channels of a convolution",
+    "y": "weights that mix residual streams: m·(m + 2)",
+    "z": "num_mel_bins",
 }
 
 Size = Any  # int, numpy array or sympy expression
@@ -46,27 +80,65 @@ class Algebra:
 INTEGERS = Algebra(min, max, lambda even: even // 2)
 
 
-def pairs(dims: Dims, causal: bool, window: Size | None, algebra: Algebra = INTEGERS) -> Size:
+class Mask(NamedTuple):
+    """Which keys a query of self-attention sees.
+
+    Args:
+        causal: keys up to its own position; otherwise all S.
+        limit: of those at most so many (in an op, the letter of that axis; bound, its size); None for no limit.
+        kind: which ones: the last ones (`window`; without `causal`, as many after as before), those of its own
+            `chunk` of positions, or the chosen ones (`topk`).
+    """
+
+    causal: bool
+    limit: Size | None
+    kind: str = "window"
+
+
+def pairs(dims: Dims, mask: Mask, algebra: Algebra = INTEGERS) -> Size:
     """(query, key) pairs of one sequence and head: what attention computes, 0 for what a mask hides.
 
     Args:
         dims: `T` query tokens at the end of `S` key tokens.
-        causal: a query sees keys up to its own position; otherwise all S.
-        window: with `causal`, a query sees at most this many keys, its own among them.
-    Source: m = the queries whose window is not yet full; they see S-T+1, S-T+2, ... keys, the others W.
+    Source: with a limit W, m = the queries that see fewer than W keys; they see S-T+1, S-T+2, ... keys, the others W.
     """
-    T, S = dims["T"], dims["S"]
-    if not causal:
-        return T * S
+    T, S, limit = dims["T"], dims["S"], mask.limit
     past = S - T
-    if window is None:
+    if not mask.causal:
+        return T * S if limit is None else _band(S, limit, algebra)
+    if limit is None:
         return T * past + algebra.half(T * (T + 1))
-    m = algebra.maximum(0, algebra.minimum(T, window - past))
-    return m * past + algebra.half(m * (m + 1)) + (T - m) * window
+    if mask.kind == "chunk":
+        return _chunked(S, limit, algebra) - _chunked(past, limit, algebra)
+    m = algebra.maximum(0, algebra.minimum(T, limit - past))
+    return m * past + algebra.half(m * (m + 1)) + (T - m) * limit
 
 
-def span(dims: Dims, causal: bool, window: Size | None, algebra: Algebra = INTEGERS) -> Size:
+def _chunked(tokens: Size, chunk: Size, algebra: Algebra) -> Size:
+    """Pairs of so many tokens from the first on, each with those of its chunk up to itself."""
+    whole = tokens // chunk
+    rest = tokens - whole * chunk
+    return whole * algebra.half(chunk * (chunk + 1)) + algebra.half(rest * (rest + 1))
+
+
+def _band(S: Size, window: Size, algebra: Algebra) -> Size:
+    """Pairs at most `window` apart on either side, where all S tokens are queries: an encoder's local attention."""
+    reach = algebra.minimum(window, S - 1)
+    return S + 2 * (reach * S - algebra.half(reach * (reach + 1)))
+
+
+def span(dims: Dims, mask: Mask, algebra: Algebra = INTEGERS) -> Size:
     """Keys of one sequence that at least one of the T queries sees (so: that must be read)."""
-    if window is None or not causal:
-        return dims["S"]
-    return algebra.minimum(dims["S"], window + dims["T"] - 1)
+    T, S, limit = dims["T"], dims["S"], mask.limit
+    if limit is None or not mask.causal:
+        return S
+    if mask.kind == "chunk":
+        return S - ((S - T) // limit) * limit
+    return algebra.minimum(S, limit * T if mask.kind == "topk" else limit + T - 1)
+
+
+def kept(tokens: Size, mask: Mask | None, algebra: Algebra = INTEGERS) -> Size:
+    """Of so many tokens, those whose keys a later query can still see: a window or a chunk forgets the rest."""
+    if mask is None or mask.limit is None or mask.kind == "topk" or not mask.causal:
+        return tokens
+    return algebra.minimum(tokens, mask.limit)

@@ -6,6 +6,7 @@ import json
 import os
 
 from archcalc import families
+from archcalc.composite import language_model
 from archcalc.config import ModelConfig
 from archcalc.errors import ConfigError
 from archcalc.keys import Keys, shown
@@ -123,13 +124,16 @@ def config_from_keys(keys: dict, overrides: dict | None = None, name: str = "mod
     for given in (keys, overrides):
         if not isinstance(given, dict):
             raise ConfigError(f"{shown(given)}: must be an object of config.json keys; give one with a model_type")
+    keys, left_out = language_model(keys)
     model_type = overrides.get("model_type", keys.get("model_type"))
     family = families.family(model_type)
     raw = with_overrides(keys, overrides, family)
-    k = Keys(raw, family.ALIASES, family.IGNORED, owner=f"model_type {model_type}")
+    k = families.reader(raw, family, model_type)
+    k.used.add("quantization_config")
     fields = family.build(k)
     k.finish(asked=overrides)
-    return ModelConfig(**fields, name=name, keys=raw)
+    fields["left_out"] = (*left_out, *fields.get("left_out", ()))
+    return ModelConfig(**fields, name=name, keys=raw, assumed=k.assumed)
 
 
 def with_overrides(keys: dict, overrides: dict, family) -> dict:
@@ -145,7 +149,7 @@ def with_overrides(keys: dict, overrides: dict, family) -> dict:
             # One stack is set: let the shared key speak for the other one alone.
             shared = raw.pop(canonical)
             raw.update({name: raw.get(name) or shared for name in names})
-    for canonical, names in family.ALIASES.items():
+    for canonical, names in getattr(family, "ALIASES", {}).items():
         if canonical in overrides:
             _drop(raw, names)
         elif not overrides.keys().isdisjoint(names):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from archcalc.config import LARGEST, positive
+from archcalc.checks import LARGEST, positive
 from archcalc.errors import ConfigError, nearest, one_of
 
 REQUIRED = object()  # the default of a key that must be there
@@ -42,12 +42,6 @@ HARMLESS_AT = {
     "add_bias_logits": False,
 }
 
-# Keys whose meaning is known and not covered yet, each with what the user can do.
-NOT_YET = {
-    "auto_map": "the model runs its own code, which this does not read; remove it if the model is the plain family",
-    "quantization_config": "quantized weights are not understood yet; remove it to describe the model as it was before",
-}
-
 
 def shown(value: object) -> str:
     """`repr` of a value in a message: one line, at most 60 characters, for any value at all."""
@@ -58,7 +52,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _label(name: str) -> str:
+def label(name: str) -> str:
     """A key's name in a message, where a hostile one can neither break the line nor flood it."""
     return name if name.isprintable() and len(name) <= 60 else shown(name)
 
@@ -72,22 +66,26 @@ class Keys:
         raw: the config as parsed from JSON.
         aliases: canonical name -> the family's names for the same thing.
         ignored: keys that are harmless in this family, beyond HARMLESS.
+        release: sizes of the released model that the Hugging Face class defaults to; an absent key takes them, and
+            `assumed` remembers that it did.
         owner: what refuses a key, for messages ("model_type gpt2").
         prefix: the path of a nested object, for messages ("rope_scaling.").
     """
 
-    def __init__(self, raw: dict, aliases=None, ignored=frozenset(), *, owner="this config", prefix=""):
+    def __init__(self, raw: dict, aliases=None, ignored=frozenset(), *, release=None, owner="this config", prefix=""):
         for name in raw:
             if type(name) is not str:
                 raise ConfigError(f"key {shown(name)}: a key must be a string; give Hugging Face config.json names")
         self.raw, self.aliases, self.ignored = raw, aliases or {}, ignored
         self.owner, self.prefix = owner, prefix
+        self.release = release or {}
         self.used: set[str] = set()
+        self.assumed: dict[str, object] = {}
 
     def view(self, raw: dict, aliases: dict) -> Keys:
         """The same config under other aliases; what the view reads counts as read here."""
-        other = Keys(raw, aliases, self.ignored, owner=self.owner, prefix=self.prefix)
-        other.used = self.used
+        other = Keys(raw, aliases, self.ignored, release=self.release, owner=self.owner, prefix=self.prefix)
+        other.used, other.assumed = self.used, self.assumed
         return other
 
     def given(self, name: str) -> bool:
@@ -100,9 +98,11 @@ class Keys:
         self.used.update(names)
         found = [(n, self.raw[n]) for n in names if self.raw.get(n) is not None]
         if not found:
-            if default is REQUIRED:
+            if default is not REQUIRED:
+                return name, default
+            if name not in self.release:
                 raise self._missing(name)
-            return name, default
+            return name, self.assumed.setdefault(name, self.release[name])
         for other, value in found[1:]:
             if type(value) is not type(found[0][1]) or value != found[0][1]:
                 raise ConfigError(
@@ -113,7 +113,7 @@ class Keys:
 
     def _missing(self, name: str) -> ConfigError:
         spelt = " or ".join((name, *self.aliases.get(name, ())))
-        hint = nearest(name, [_label(n) for n in self.raw if n not in self.used and n not in HARMLESS])
+        hint = nearest(name, [label(n) for n in self.raw if n not in self.used and n not in HARMLESS])
         return ConfigError(f"{self.prefix}{name}: missing, and never guessed; give {spelt}{hint}")
 
     def int(self, name: str, default=REQUIRED):
@@ -195,11 +195,11 @@ class Keys:
         left = [n for n in self.raw if n not in known and (self.raw[n] is not None or n in asked)]
         if left:
             name, value = left[0], shown(self.raw[left[0]])
-            others = f"; nor are {', '.join(map(_label, left[1:6]))}" if left[1:] else ""
-            remedy = NOT_YET.get(name) or (
-                f"not understood by {self.owner}{others}; fix or remove it{nearest(name[:60], self.used)}"
+            others = f"; nor are {', '.join(map(label, left[1:6]))}" if left[1:] else ""
+            raise ConfigError(
+                f"{self.prefix}{label(name)}={value}: not understood by {self.owner}{others}; "
+                f"fix or remove it{nearest(name[:60], self.used)}"
             )
-            raise ConfigError(f"{self.prefix}{_label(name)}={value}: {remedy}")
 
 
 class Shown:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from archcalc.dims import Algebra, Dims, Size, pairs, span
+from archcalc.dims import Algebra, Dims, Mask, Size, pairs, span
 
 RUNTIME = "BTSXR"  # axes that a request sets; the others are fixed by the model
 
@@ -24,8 +24,9 @@ RUNTIME = "BTSXR"  # axes that a request sets; the others are fixed by the model
 class Tensor(NamedTuple):
     """An operand: its role and its axes.
 
-    Roles: `weight`; `tied`, a weight that another op owns; `activation`; `cache`, keys or values;
-    `chip`, an activation that a fused kernel never writes to memory.
+    Roles: `weight`; `tied`, a weight that another op owns; `buffer`, stored with the weights but not a parameter;
+    `activation`; `cache`, keys or values; `shared`, those that an earlier layer holds; `state`, what a recurrent
+    layer reads and writes back, of one size at any context; `chip`, what a fused kernel never writes to memory.
     """
 
     role: str
@@ -55,13 +56,6 @@ class Cost(NamedTuple):
     cache_written: Size = 0
 
 
-class Mask(NamedTuple):
-    """Which keys a query of self-attention sees; see `dims.pairs`."""
-
-    causal: bool
-    window: Size | None  # in an op, the letter of its axis; bound, its size
-
-
 class Monomial(NamedTuple):
     """What a request sets in a term.
 
@@ -82,10 +76,11 @@ class Monomial(NamedTuple):
             return count
         if kind == "rows":
             return algebra.minimum(limit, per_index * count)
-        measure = pairs if kind == "pairs" else span
-        return count * measure(dims, mask.causal and not dense, mask.window, algebra)
+        mask = EVERY_PAIR if dense else mask
+        return count * (pairs if kind == "pairs" else span)(dims, mask, algebra)
 
 
+EVERY_PAIR = Mask(causal=False, limit=None)
 ONCE = Monomial("")  # the request sets nothing: a weight's elements
 
 
@@ -143,14 +138,19 @@ class Op:
         for role, axes in self.inputs:
             if role == "activation":
                 add("activations", axes)
-            elif role == "cache":
+            elif role in ("cache", "shared"):
                 add("cache_read", axes.replace("S", ""), "span") if self.mask else add("cache_read", axes)
+            elif role == "state":
+                add("cache_read", axes)
+                add("cache_written", axes)
             elif role == "weight":
                 add("params", axes)
-            if role in ("weight", "tied") and not (self.gather and self.gather in axes):
+            if role in ("weight", "tied", "buffer") and not (self.gather and self.gather in axes):
                 add("weights_read", axes)
+        if self.output.role == "state":
+            add("cache_read", self.output.axes)
         if self.output.role != "chip":
-            add("cache_written" if self.output.role == "cache" else "activations", self.output.axes)
+            add("cache_written" if self.output.role in ("cache", "state") else "activations", self.output.axes)
         if self.mask:
             add("flops", self.multiplied.replace("T", "").replace("S", ""), "pairs", scale=2)
         elif self.multiplied:
@@ -161,24 +161,31 @@ class Op:
     @property
     def _rows_read(self) -> Term:
         """What is read of the gathered weight: at most a row an index, at most all rows."""
-        matrix = next(axes for _, axes in self.inputs if self.gather in axes)
+        owned = sorted(split(axes.replace(self.gather, ""))[0] for _, axes in self.inputs if self.gather in axes)
         per_index, runtime = split(self.indices)
         rows = Monomial(runtime, "rows", limit=self.gather, per_index=per_index)
-        return Term(Cost._fields.index("weights_read"), 1, matrix.replace(self.gather, ""), rows)
+        return Term(Cost._fields.index("weights_read"), 1, "+".join(owned), rows)
 
     def bind(self, sizes: Sizes) -> tuple[Term, ...]:
         """The terms, with the axes that the model fixes put into their monomials."""
-        if not (self.gather or (self.mask and self.mask.window)):
+        if not (self.gather or (self.mask and self.mask.limit)):
             return self.terms
         found = []
         for column, scale, fixed, monomial in self.terms:
             axes, kind, mask, _, per_index = monomial
             if kind == "rows":
                 monomial = Monomial(axes, kind, None, sizes[self.gather], sizes[per_index])
-            elif mask and mask.window:
-                monomial = Monomial(axes, kind, Mask(mask.causal, sizes["W"]))
+            elif mask and mask.limit:
+                monomial = Monomial(axes, kind, mask._replace(limit=sizes[mask.limit]))
             found.append(Term(column, scale, fixed, monomial))
         return tuple(found)
+
+
+def linear(name: str, x: str, matrix: str, y: str, bias: bool, role: str = "activation") -> Op:
+    """y = x·matrix (+ bias over the axes of y that the matrix makes)."""
+    made = "".join(a for a in matrix if a in y)
+    inputs = (activation(x), weight(matrix)) + ((weight(made),) if bias else ())
+    return Op(name, inputs, Tensor(role, y))
 
 
 def split(axes: str) -> tuple[str, str]:

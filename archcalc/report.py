@@ -105,8 +105,8 @@ def kv_cache(config: ModelConfig, batch: int, context: int, source: int, stored:
         context, source: tokens of the decoder and of the source. stored: number format of keys and values.
     """
     step = bound(config)[1]
-    own, cross = cache_elements(step, batch, context, source)
-    one_own, one_cross = cache_elements(step, 1, 1, 1)
+    own, cross, state = cache_elements(step, batch, context, source)
+    one_own, one_cross, _ = cache_elements(step, 1, 1, 1)
     found = {"bytes_per_token": stored.stored_bytes(one_own), "bytes": stored.stored_bytes(own)}
     if config.encoder:
         found |= {

@@ -113,7 +113,7 @@ def _points(config: ModelConfig, batch: np.ndarray, context: np.ndarray, setting
     first, decode = passes(config, batch, prompt, context, setting.last_logits)
     chosen = decode if setting.run == "decode" else first
     flops, moved, seconds = _roofline(chosen, setting)
-    own, cross = cache_elements(bound(config)[1], batch, context, prompt, ARRAYS)
+    own, cross, _ = cache_elements(bound(config)[1], batch, context, prompt, ARRAYS)
     kept = own + cross
     if setting.run == "first" and config.encoder:
         kept = cross  # no token of the decoder yet

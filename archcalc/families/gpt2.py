@@ -6,7 +6,7 @@ Source: Radford et al. 2019, "Language Models are Unsupervised Multitask Learner
 from __future__ import annotations
 
 from archcalc.config import Norm
-from archcalc.families.shared import decoder, feed_forward, model
+from archcalc.families.shared import decoder, feed_forward, layer_count, layer_windows, model, same, windowed
 from archcalc.keys import Keys
 
 ALIASES = {
@@ -25,4 +25,5 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     norm = Norm("layernorm", k.float("layer_norm_epsilon", default=1e-5))
     mlp = feed_forward(k, act="gelu_new", gated=False, bias=True, size=4 * k.int("hidden_size"))
-    return model(k, decoder(k, mlp=mlp, norm=norm, bias=True), tie=True, embedding="learned")
+    mixer = windowed(k, layer_windows(k, layer_count(k), None), bias=True)
+    return model(k, decoder(k, mixer, same(mlp), norm), tie=True, embedding="learned")

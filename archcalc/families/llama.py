@@ -7,20 +7,25 @@ Source: Touvron et al. 2023, arXiv:2307.09288; Grattafiori et al. 2024, arXiv:24
 from __future__ import annotations
 
 from archcalc.config import Norm
-from archcalc.families.shared import decoder, feed_forward, model, rotary
+from archcalc.families.rope import rotary
+from archcalc.families.shared import decoder, feed_forward, layer_count, layer_windows, model, same, windowed
 from archcalc.keys import Keys
-
-ALIASES: dict = {}
-IGNORED: frozenset = frozenset()
 
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    return rotary_decoder(k, feed_forward(k, act="silu", gated=True, bias=False), positions=2048)
+    return rotary_decoder(k, same(feed_forward(k, act="silu", gated=True)), positions=2048)
 
 
-def rotary_decoder(k: Keys, mlp, *, positions: int, theta=1e4, eps=1e-6, kv_heads=None, window=None) -> dict:
-    """The shape that llama, mistral and mixtral share; the arguments are defaults of absent keys."""
+def rotary_decoder(k: Keys, mlp, *, positions: int, theta=1e4, eps=1e-6, tie=False, window=None, types=None, **parts):
+    """The shape that many families share: rotary attention, a feed-forward, pre-RMSNorm.
+
+    Args:
+        mlp: the feed-forward of a layer, by its index.
+        positions, theta, eps, tie, window, types: defaults of absent keys; types are `layer_types`.
+        parts: further fields of Attention, and `kv_heads` and `bias`.
+    """
     norm = Norm("rmsnorm", k.float("rms_norm_eps", default=eps))
-    stack = decoder(k, mlp=mlp, norm=norm, bias=False, kv_heads=kv_heads, rotary=rotary(k, theta), window=window)
-    return model(k, stack, tie=False, positions=positions)
+    windows = layer_windows(k, layer_count(k), window, types)
+    mixer = windowed(k, windows, rotary=rotary(k, theta), **parts)
+    return model(k, decoder(k, mixer, mlp, norm), tie=tie, positions=positions)

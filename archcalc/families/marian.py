@@ -7,9 +7,9 @@ Source: Vaswani et al. 2017, arXiv:1706.03762; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.config import Attention, Block, Norm, Stack
+from archcalc.config import Attention, Block, Norm
 from archcalc.errors import ConfigError
-from archcalc.families.shared import PLACEMENTS, attention, feed_forward, layer_count, layers, stack_keys
+from archcalc.families.shared import attention, feed_forward, layer_count, layer_windows, stack, stack_keys
 from archcalc.keys import Keys
 
 ALIASES = {
@@ -41,14 +41,15 @@ def build(k: Keys) -> dict:
         return Block(itself, feed_forward(k, act="gelu", gated=False, bias=True), norm, placement, cross)
 
     cross = attention(decoder, bias=True, causal=False)
+    windows = layer_windows(decoder, layer_count(decoder), None)
     size = k.int("vocab_size")
     k.must_be("decoder_vocab_size", size, "the stacks have one vocabulary; two are not understood yet")
     return {
         "vocab_size": size,
         "hidden_size": k.int("hidden_size"),
         "max_position_embeddings": k.int("max_position_embeddings"),
-        "encoder": Stack((block(encoder, None, None),) * layer_count(encoder), final_norm),
-        "decoder": Stack(layers(decoder, lambda window: block(decoder, window, cross)), final_norm),
+        "encoder": stack(layer_count(encoder), lambda layer: block(encoder, None, None), final_norm),
+        "decoder": stack(len(windows), lambda layer: block(decoder, windows[layer], cross), final_norm),
         "position_embedding": "sinusoidal" if static else "learned",
         "tie_word_embeddings": k.bool("tie_word_embeddings", default=True),
         "share_embeddings": k.bool("share_encoder_decoder_embeddings", default=True),
@@ -60,7 +61,7 @@ def _norms(k: Keys) -> tuple[str, bool]:
     """(norm_placement, whether each stack ends in a norm)."""
     k = k.view(k.raw, {})  # norm_placement and the keys that it replaces have different values
     before = k.bool("normalize_before", default=None)
-    placement = k.choice("norm_placement", PLACEMENTS, default="pre" if before else "post")
+    placement = k.choice("norm_placement", {"pre": "pre", "post": "post"}, default="pre" if before else "post")
     if before is not None and before != (placement == "pre"):
         raise ConfigError(f"norm_placement={placement!r} with normalize_before={before}: they disagree; give only one")
     return placement, k.bool("add_final_layer_norm", default=placement == "pre")

@@ -6,12 +6,12 @@ Source: Jiang et al. 2023, arXiv:2310.06825.
 
 from __future__ import annotations
 
-from archcalc.families.llama import ALIASES, IGNORED, rotary_decoder  # noqa: F401  the same names as llama
-from archcalc.families.shared import feed_forward
+from archcalc.families.llama import rotary_decoder
+from archcalc.families.shared import feed_forward, same
 from archcalc.keys import Keys
 
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    mlp = feed_forward(k, act="silu", gated=True, bias=False)
+    mlp = same(feed_forward(k, act="silu", gated=True))
     return rotary_decoder(k, mlp, positions=131072, kv_heads=8, window=4096)

@@ -1,8 +1,12 @@
-"""What the families have in common: attention, feed-forward and the stack of a decoder, from canonical keys."""
+"""What the families have in common: parts and stacks from canonical keys. Defaults of absent keys are arguments."""
 
 from __future__ import annotations
 
-from archcalc.config import Attention, Block, FeedForward, Norm, RopeScaling, Rotary, Stack
+from collections.abc import Callable
+from typing import Any
+
+from archcalc.config import PLACEMENTS, Attention, Block, FeedForward, HyperConnections, Mixer, MixtureOfExperts
+from archcalc.config import Norm, Residual, Stack
 from archcalc.errors import ConfigError
 from archcalc.keys import Keys
 
@@ -13,19 +17,23 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
     "gelu": "gelu",
+    "gelu_python": "gelu",
     "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
     "relu": "relu",
+    "relu2": "relu2",
 }
-PLACEMENTS = {"pre": "pre", "post": "post"}
+FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 
 
-def layer_count(k: Keys) -> int:
+def layer_count(k: Keys, name: str = "num_hidden_layers") -> int:
     """The number of blocks, 1..10,000."""
-    depth = k.int("num_hidden_layers")
+    depth = k.int(name)
     if depth > MOST_LAYERS:
-        raise ConfigError(f"num_hidden_layers={depth}: more than {MOST_LAYERS}; give at most that many")
+        raise ConfigError(f"{name}={depth}: more than {MOST_LAYERS}; give at most that many")
     return depth
 
 
@@ -40,60 +48,126 @@ def head_dim(k: Keys, heads: int) -> int:
     return given or hidden // heads
 
 
-def attention(k: Keys, *, bias: bool, kv_heads=None, rotary=None, window=None, causal=True) -> Attention:
-    """Self- or cross-attention; `bias` and `kv_heads` are the family's defaults (kv_heads None: one a query head)."""
+def attention(k: Keys, *, bias: bool = False, kv_heads=None, head=None, window=None, **parts: Any) -> Attention:
+    """Self- or cross-attention.
+
+    Args:
+        bias, kv_heads: the family's defaults of `attention_bias` and `num_key_value_heads` (None: one a query head).
+        head: head_dim where the family fixes it.
+        parts: further fields of Attention; `q_bias` and its like overrule `attention_bias`.
+    """
     heads = k.int("num_attention_heads")
     # Hugging Face reads null as "as many as query heads" also where the default of an absent key is a number.
     kv_heads = k.int("num_key_value_heads", default=heads if k.given("num_key_value_heads") else kv_heads or heads)
-    bias = k.bool("attention_bias", default=bias)
-    return Attention(heads, kv_heads, head_dim(k, heads), bias, bias, bias, bias, rotary, window, causal)
+    biased = dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias"), k.bool("attention_bias", default=bias))
+    return Attention(heads, kv_heads, head or head_dim(k, heads), sliding_window=window, **(biased | parts))
 
 
-def feed_forward(k: Keys, *, act: str, gated: bool, bias: bool, size=None) -> FeedForward:
-    """`act`, `bias` and `size` are the family's defaults; without a size, intermediate_size is required."""
-    width = k.int("intermediate_size", default=size) if size else k.int("intermediate_size")
+def feed_forward(k: Keys, *, act: str, gated: bool, bias: bool = False, size=None, name="intermediate_size"):
+    """`act`, `bias` and `size` are the family's defaults; without a size, the key `name` of the width is required."""
+    width = k.int(name, default=size) if size else k.int(name)
     hidden_act = k.choice("hidden_act", ACTIVATIONS, default=act)
     return FeedForward(width, hidden_act, gated, k.bool("mlp_bias", default=bias))
 
 
-def layer_windows(k: Keys, depth: int, default: int | None) -> tuple:
-    """The sliding window of each layer, None where a layer sees everything.
-
-    `layer_types` says which layers have it; without that key every layer does.
-    """
-    window = k.int("sliding_window", default=None if k.given("sliding_window") else default)
-    types = k.strings("layer_types", ("full_attention", "sliding_attention"))
+def layer_types(k: Keys, depth: int, default: tuple[str, ...] | None, allowed: tuple[str, ...]) -> tuple[str, ...]:
+    """`layer_types`, one a layer, or the family's default."""
+    types = k.strings("layer_types", allowed)
     if types is None:
-        return (window,) * depth
+        return default
     if len(types) != depth:
         raise ConfigError(
             f"layer_types of {len(types)} entries with num_hidden_layers={depth}: one entry a layer; give {depth}"
         )
-    if window is None and "sliding_attention" in types:
-        raise ConfigError("layer_types='sliding_attention': needs a window; give sliding_window, a count of tokens")
-    return tuple(window if kind == "sliding_attention" else None for kind in types)
+    return types
 
 
-def layers(k: Keys, block, window: int | None = None) -> tuple[Block, ...]:
-    """The blocks of a stack; layers of one kind share one object.
+def layer_windows(k: Keys, depth: int, default: int | None, types: tuple[str, ...] | None = None) -> tuple:
+    """The sliding window of each layer, None where a layer sees everything.
 
     Args:
-        block: makes the Block of a sliding window, which may be None.
-        window: the family's default of `sliding_window`.
+        default: the family's `sliding_window`. types: its layer_types; None: every layer has the window.
     """
-    windows = layer_windows(k, layer_count(k), window)
-    blocks = {w: block(w) for w in set(windows)}
-    return tuple(blocks[w] for w in windows)
+    window = k.int("sliding_window", default=None if k.given("sliding_window") else default)
+    types = layer_types(k, depth, types, (FULL, SLIDING))
+    if types is None:
+        return (window,) * depth
+    if window is None and SLIDING in types:
+        raise ConfigError("layer_types='sliding_attention': needs a window; give sliding_window, a count of tokens")
+    return tuple(window if kind == SLIDING else None for kind in types)
 
 
-def decoder(k: Keys, *, mlp, norm: Norm, bias: bool, kv_heads=None, rotary=None, window=None) -> Stack:
-    """The stack of a decoder-only model. A post-norm stack has no final norm."""
-    placement = k.choice("norm_placement", PLACEMENTS, default="pre")
+def every(period: int, rare: str, common: str, depth: int) -> tuple[str, ...]:
+    """Layer types of which each `period`-th is the rare one: c c r c c r for 3."""
+    return tuple(common if (layer + 1) % period else rare for layer in range(depth))
 
-    def block(w: int | None) -> Block:
-        return Block(attention(k, bias=bias, kv_heads=kv_heads, rotary=rotary, window=w), mlp, norm, placement)
 
-    return Stack(layers(k, block, window), norm if placement == "pre" else None)
+def same(part: Any) -> Callable[[int], Any]:
+    """The same part in every layer."""
+    return lambda layer: part
+
+
+def residuals(k: Keys, depth: int, hyper: HyperConnections | None = None) -> Callable[[int], Residual]:
+    """What each layer does to its residual stream beside adding to it: canonical keys that any family may carry."""
+    alpha = (2 * depth) ** 0.25 if k.bool("deepnorm", default=False) else 1.0  # arXiv:2203.00555, table of section 4
+    value, unet = k.bool("value_residual", default=False), k.bool("unet_residual", default=False)
+    streams = k.int("hc_mult", default=None)
+    hyper = HyperConnections(streams) if streams else hyper
+
+    def residual(layer: int) -> Residual:
+        return Residual(alpha, value and layer > 0, unet and layer >= (depth + 1) // 2, hyper)
+
+    return residual
+
+
+def stack(depth: int, block: Callable[[int], Block], final_norm: Norm | None) -> Stack:
+    """The blocks of a stack; layers of one kind share one object."""
+    found: dict[Block, Block] = {}
+    blocks = [block(layer) for layer in range(depth)]
+    return Stack(tuple(found.setdefault(one, one) for one in blocks), final_norm)
+
+
+def decoder(
+    k: Keys,
+    mixer: Callable[[int], Mixer | None],
+    mlp: Callable[[int], FeedForward | MixtureOfExperts | None],
+    norm: Norm,
+    placement: str = "pre",
+    parallel: str | None = None,
+) -> Stack:
+    """The stack of a decoder-only model. A post-norm stack has no final norm.
+
+    Args:
+        mixer, mlp: the parts of a layer, by its index.
+        placement: the family's default of `norm_placement`.
+    """
+    placement = k.choice("norm_placement", {name: name for name in PLACEMENTS}, default=placement)
+    residual = residuals(k, depth := layer_count(k))
+
+    def block(layer: int) -> Block:
+        return Block(mixer(layer), mlp(layer), norm, placement, None, parallel, residual(layer))
+
+    return stack(depth, block, None if placement == "post" else norm)
+
+
+def windowed(k: Keys, windows: tuple, **parts: Any) -> Callable[[int], Attention]:
+    """The attention of each layer, which differ in their window only."""
+    made = {window: attention(k, window=window, **parts) for window in dict.fromkeys(windows)}
+    return lambda layer: made[windows[layer]]
+
+
+def model(k: Keys, stack: Stack, *, tie: bool, positions=None, embedding: str = "none", **fields: Any) -> dict:
+    """ModelConfig fields of a decoder-only model; `tie` and `positions` are the family's defaults."""
+    k.must_be("is_encoder_decoder", False, "this family has a decoder only")
+    context = k.int("max_position_embeddings", default=positions) if positions else k.int("max_position_embeddings")
+    return {
+        "vocab_size": k.int("vocab_size"),
+        "hidden_size": k.int("hidden_size"),
+        "max_position_embeddings": context,
+        "decoder": stack,
+        "position_embedding": embedding,
+        "tie_word_embeddings": k.bool("tie_word_embeddings", default=tie),
+    } | fields
 
 
 def stack_keys(k: Keys, per_stack: dict, side: int) -> Keys:
@@ -105,51 +179,3 @@ def stack_keys(k: Keys, per_stack: dict, side: int) -> Keys:
     own = {canonical: (names[side],) for canonical, names in per_stack.items()}
     hidden = {c for c, (name,) in own.items() if side and k.raw.get(name) is not None}
     return k.view({n: v for n, v in k.raw.items() if n not in hidden}, k.aliases | own)
-
-
-def model(k: Keys, stack: Stack, *, tie: bool, positions=None, embedding: str = "none") -> dict:
-    """ModelConfig fields of a decoder-only model; `tie` and `positions` are the family's defaults."""
-    k.must_be("is_encoder_decoder", False, "this family has a decoder only")
-    context = k.int("max_position_embeddings", default=positions) if positions else k.int("max_position_embeddings")
-    return {
-        "vocab_size": k.int("vocab_size"),
-        "hidden_size": k.int("hidden_size"),
-        "max_position_embeddings": context,
-        "decoder": stack,
-        "position_embedding": embedding,
-        "tie_word_embeddings": k.bool("tie_word_embeddings", default=tie),
-    }
-
-
-def rotary(k: Keys, theta: float) -> Rotary:
-    """Rotary positions from `rope_theta` and `rope_scaling`, or from `rope_parameters` that holds both.
-
-    Args:
-        theta: the family's default base.
-    """
-    old, new = k.nested("rope_scaling"), k.nested("rope_parameters")
-    if old and new and old.raw != new.raw:
-        raise ConfigError("rope_scaling with rope_parameters: two names of one thing disagree; give only one")
-    base = k.float("rope_theta", default=None)
-    nested = new or old
-    inner = nested.float("rope_theta", default=None) if nested else None
-    if None not in (base, inner) and base != inner:
-        raise ConfigError(f"rope_theta={base!r} with {nested.prefix}rope_theta={inner!r}: they disagree; give only one")
-    base = theta if base is None and inner is None else base if inner is None else inner
-    return Rotary(base, _scaling(nested) if nested else None)
-
-
-def _scaling(k: Keys) -> RopeScaling | None:
-    """The stretch of the rotary frequencies; None for type `default`. Other types than these are refused by name."""
-    view = k.view(k.raw, {"rope_type": ("type",)})
-    kind = view.choice("rope_type", {"default": "default", "linear": "linear", "llama3": "llama3"}, default="default")
-    k.must_be("partial_rotary_factor", 1.0)
-    scaling = None
-    if kind == "linear":
-        k.int("original_max_position_embeddings", default=None)  # linear scaling does not depend on it
-        scaling = RopeScaling(kind, k.float("factor"))
-    elif kind == "llama3":
-        names = ("factor", "low_freq_factor", "high_freq_factor")
-        scaling = RopeScaling(kind, *map(k.float, names), k.int("original_max_position_embeddings"))
-    k.finish()
-    return scaling

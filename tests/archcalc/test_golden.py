@@ -52,7 +52,7 @@ def test_parameters_and_cache_of_published_models(name):
     assert parameters(config) + tables == row["parameters"]
     assert active_parameters(config) + tables == row["active"]
     assert split(config) | ({"embed_pos": tables} if tables else {}) == row["split"]
-    own, cross = cache_elements(bound(config)[1], 1, 1, 1)
+    own, cross, _ = cache_elements(bound(config)[1], 1, 1, 1)
     assert own == row["kv_elements_per_token"]
     assert cross == row.get("cross_elements_per_source_token", 0)
 
@@ -134,7 +134,7 @@ def test_flops_counted_in_transformers(name, shape, B, T):
 def test_cache_measured_in_transformers(name, shape, B, T):
     row = SMALL[name]
     config = config_from_keys(row["config"])
-    own, cross = cache_elements(bound(config)[1], B, T, T)
+    own, cross, _ = cache_elements(bound(config)[1], B, T, T)
     measured = row["cache_elements"][shape]
     window = config.decoder.layers[0].self_attn.sliding_window
     if window and window <= T:

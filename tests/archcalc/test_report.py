@@ -45,7 +45,7 @@ def test_the_numbers_are_those_of_the_op_list(both):
     config, found = both
     for row, run in zip(found["passes"], passes(config, 3, 40, 50), strict=True):
         assert (row["name"], row["flops"]) == (run.name, total(run).flops)
-    own, cross = cache_elements(bound(config)[1], 3, 50, 40)
+    own, cross, _ = cache_elements(bound(config)[1], 3, 50, 40)
     assert found["kv_cache"]["bytes"] == 2 * own  # fp16
     assert found["kv_cache"].get("cross_bytes", 0) == 2 * cross
     assert found["weight_bytes"]["fp32"] == 4 * parameters(config)

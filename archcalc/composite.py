@@ -1,0 +1,62 @@
+"""A config of several models (a language model with towers for images or sound): its language model is counted.
+
+Every part that is set aside is named in `ModelConfig.left_out`; a part nobody knows is refused.
+"""
+
+from __future__ import annotations
+
+from archcalc.errors import ConfigError
+from archcalc.keys import HARMLESS, label, shown
+
+# Outer model_type -> the model_type of its text_config where that has none of its own.
+COMPOSITES = {
+    "gemma3": "gemma3_text",
+    "gemma4": "gemma4_text",
+    "kimi_k25": "deepseek_v3",
+    "kimi_k3": "kimi_linear",
+    "llama4": "llama4_text",
+    "mistral3": "mistral",
+    "qwen2_5_vl": "qwen2_5_vl_text",
+    "qwen2_vl": "qwen2_vl_text",
+    "qwen3_5": "qwen3_5_text",
+    "qwen3_5_moe": "qwen3_5_moe_text",
+    "qwen3_vl": "qwen3_vl_text",
+    "qwen3_vl_moe": "qwen3_vl_moe_text",
+}
+TOWERS = {
+    "vision_config": "the vision tower (vision_config)",
+    "audio_config": "the audio tower (audio_config)",
+    "auto_map": "code of its own that auto_map names: it is not read; the model is counted as its model_type says",
+}
+# Outer keys about the meeting of the parts: token ids and sizes of what is left out.
+MEETING = frozenset({
+    "image_token_id", "video_token_id", "audio_token_id", "vision_start_token_id", "vision_end_token_id",
+    "vision_token_id", "image_token_index", "boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id",
+    "boa_token_id", "eoa_token_id", "eoa_token_index", "mm_tokens_per_image", "vision_soft_tokens_per_image",
+    "projector_hidden_act", "multimodal_projector_bias", "spatial_merge_size", "vision_feature_layer",
+    "media_placeholder_token_id", "ignore_index", "use_unified_vision_chunk", "video_placeholder",
+})  # fmt: skip
+SHARED = ("quantization_config", "tie_word_embeddings", "architectures", "dtype", "torch_dtype")  # of the language model
+
+
+def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
+    """(the keys of the language model, what is left out, in words); the keys themselves where they are of one model.
+
+    Raises:
+        ConfigError: a composite without a text_config, or with a part that is not known.
+    """
+    left_out = tuple(words for name, words in TOWERS.items() if keys.get(name) is not None)
+    if keys.get("model_type") not in COMPOSITES or keys.get("text_config") is None:
+        return {name: value for name, value in keys.items() if name not in TOWERS}, left_out
+    text = keys["text_config"]
+    if type(text) is not dict:
+        raise ConfigError(f"text_config={shown(text)}: must be an object; write {{...}}")
+    for name, value in keys.items():
+        known = name in TOWERS or name in MEETING or name in HARMLESS or name in SHARED or name == "text_config"
+        if not known and value is not None:
+            raise ConfigError(
+                f"{label(name)}={shown(value)}: not understood beside a text_config; remove it, or put it inside"
+            )
+    inner = {"model_type": COMPOSITES[keys["model_type"]]} | text
+    outer = {name: keys[name] for name in SHARED if keys.get(name) is not None and name not in inner}
+    return outer | {name: value for name, value in inner.items() if name not in TOWERS}, left_out
