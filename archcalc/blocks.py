@@ -87,7 +87,7 @@ def _head(role: str, width: str, bias: bool) -> Op:
 
 # By the role of the matrix (tied where another op owns it) and the width of the embedding.
 LOOKUPS = {(role, width): _lookup(role, width) for role in ("weight", "tied") for width in "Dd"}
-HEADS = {(r, width, bias): _head(r, width, bias) for r in ("weight", "tied") for width in "Dd" for bias in (False, True)}
+HEADS = {(r, w, bias): _head(r, w, bias) for r in ("weight", "tied") for w in "Dd" for bias in (False, True)}
 POSITIONS = Op("embed_positions", (weight("MD"),), activation("BTD"), gather="M", indices="T")
 TYPES = Op("embed_types", (weight("tD"),), activation("BTD"), gather="t", indices="BT")
 

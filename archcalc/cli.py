@@ -73,6 +73,14 @@ def _presets(args: argparse.Namespace) -> str:
     return table(rows, ["preset", "parameters", "source"], "table")
 
 
+def _families(args: argparse.Namespace) -> str:
+    from archcalc.families import MODULES, family
+    from archcalc.render import table
+
+    rows = [[name, module, (family(name).__doc__ or "").split("\n")[0]] for name, module in sorted(MODULES.items())]
+    return table(rows, ["model_type", "module", "what it is"], "table")
+
+
 def _dense_switch(parser: argparse.ArgumentParser) -> None:
     mask = parser.add_mutually_exclusive_group()
     mask.add_argument(
@@ -107,6 +115,7 @@ def parser() -> argparse.ArgumentParser:
     _dense_switch(two)
     two.set_defaults(run=_derive)
     commands.add_parser("presets", help="the models known by name").set_defaults(run=_presets)
+    commands.add_parser("families", help="the model types that a config.json may have").set_defaults(run=_families)
     return top
 
 

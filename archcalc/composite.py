@@ -36,7 +36,13 @@ MEETING = frozenset({
     "projector_hidden_act", "multimodal_projector_bias", "spatial_merge_size", "vision_feature_layer",
     "media_placeholder_token_id", "ignore_index", "use_unified_vision_chunk", "video_placeholder",
 })  # fmt: skip
-SHARED = ("quantization_config", "tie_word_embeddings", "architectures", "dtype", "torch_dtype")  # of the language model
+SHARED = (
+    "quantization_config",
+    "tie_word_embeddings",
+    "architectures",
+    "dtype",
+    "torch_dtype",
+)  # of the language model
 
 
 def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
@@ -46,7 +52,8 @@ def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
         ConfigError: a composite without a text_config, or with a part that is not known.
     """
     left_out = tuple(words for name, words in TOWERS.items() if keys.get(name) is not None)
-    if keys.get("model_type") not in COMPOSITES or keys.get("text_config") is None:
+    kind = keys.get("model_type")
+    if type(kind) is not str or kind not in COMPOSITES or keys.get("text_config") is None:
         return {name: value for name, value in keys.items() if name not in TOWERS}, left_out
     text = keys["text_config"]
     if type(text) is not dict:
@@ -57,6 +64,6 @@ def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
             raise ConfigError(
                 f"{label(name)}={shown(value)}: not understood beside a text_config; remove it, or put it inside"
             )
-    inner = {"model_type": COMPOSITES[keys["model_type"]]} | text
+    inner = {"model_type": COMPOSITES[kind]} | text
     outer = {name: keys[name] for name in SHARED if keys.get(name) is not None and name not in inner}
     return outer | {name: value for name, value in inner.items() if name not in TOWERS}, left_out

@@ -31,7 +31,7 @@ __all__ = [
 
 Value = TypeVar("Value")
 Mixer = Attention | LatentAttention | Recurrent
-PLAIN = Residual()
+PLAIN, NO_EXTRAS, LM_HEAD = Residual(), Embedding(), Head()
 
 # Which norms a sublayer has (before it, after it), and whether the one after it sees the residual sum or only f(x).
 PLACEMENTS = ("pre", "post", "inner", "sandwich", "none")
@@ -112,8 +112,8 @@ class ModelConfig:
     share_embeddings: bool = True
     scale_embedding: bool = False
     max_source_positions: int | None = None
-    embedding: Embedding = Embedding()
-    head: Head = Head()
+    embedding: Embedding = NO_EXTRAS
+    head: Head = LM_HEAD
     frontend: ConvFrontend | None = None
     left_out: tuple[str, ...] = ()
     name: str = field(default="model", compare=False)

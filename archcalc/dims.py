@@ -95,6 +95,9 @@ class Mask(NamedTuple):
     kind: str = "window"
 
 
+CAUSAL = Mask(causal=True, limit=None)
+
+
 def pairs(dims: Dims, mask: Mask, algebra: Algebra = INTEGERS) -> Size:
     """(query, key) pairs of one sequence and head: what attention computes, 0 for what a mask hides.
 

@@ -81,6 +81,8 @@ def _unique(pairs: list) -> dict:
 
 
 def _no_constant(name: str):
+    if name == "Infinity":  # a bound of time steps in published configs; refused where a number is read
+        return float("inf")
     raise ConfigError(f"{name}: not a number that JSON allows; give a finite one or null")
 
 

@@ -125,6 +125,22 @@ class Keys:
             positive(**{label: value if type(value) in (int, float, bool) else Shown(value)})
         return value
 
+    def count(self, name: str, default=REQUIRED):
+        """A number of things of which there may be none: a whole number from 0 to 2^31 - 1."""
+        label, value = self._find(name, default)
+        if value is not default and (type(value) is not int or not 0 <= value <= LARGEST):
+            raise ConfigError(f"{label}={shown(value)}: must be a whole number from 0 to {LARGEST}; give 0 for none")
+        return value
+
+    def ints(self, name: str):
+        """A tuple of whole numbers from 0 (layer numbers, switches), or None."""
+        label, value = self._find(name, None)
+        if value is None:
+            return None
+        if type(value) is not list or not all(type(item) is int and 0 <= item <= LARGEST for item in value):
+            raise ConfigError(f"{label}={shown(value)}: must be a list of whole numbers from 0; write [0, 1, ...]")
+        return tuple(value)
+
     def float(self, name: str, default=REQUIRED):
         """A finite number; a whole one may be written without a point."""
         label, value = self._find(name, default)
@@ -190,7 +206,8 @@ class Keys:
         known = self.used
         if not self.prefix:  # the harmless keys belong to the top level
             for name, allowed in HARMLESS_AT.items():
-                self.must_be(name, allowed)
+                if name not in self.used:
+                    self.must_be(name, allowed)
             known = self.used | HARMLESS | self.ignored
         left = [n for n in self.raw if n not in known and (self.raw[n] is not None or n in asked)]
         if left:

@@ -7,7 +7,7 @@ from math import isqrt
 
 from archcalc.claims import Claim, Model
 from archcalc.cost import bound, parameters
-from archcalc.dims import pairs
+from archcalc.dims import CAUSAL, pairs
 from archcalc.presets import names, preset
 
 TENTH, HUNDREDTH = Fraction(1, 10), Fraction(1, 100)
@@ -222,10 +222,10 @@ def shares() -> list[Claim]:
 
 def masks() -> list[Claim]:
     rows = [
-        Claim(f"keys that position {row} sees", str(row + 1), pairs({"T": 1, "S": row + 1}, True, None), "0 to itself")
+        Claim(f"keys that position {row} sees", str(row + 1), pairs({"T": 1, "S": row + 1}, CAUSAL), "0 to itself")
         for row in range(4)
     ]
-    return [*rows, Claim("ones in the mask of 4 tokens", "10", pairs({"T": 4, "S": 4}, True, None), "T·(T + 1)/2")]
+    return [*rows, Claim("ones in the mask of 4 tokens", "10", pairs({"T": 4, "S": 4}, CAUSAL), "T·(T + 1)/2")]
 
 
 def worksheet() -> list[Claim]:

@@ -9,10 +9,15 @@ from archcalc.config import ModelConfig
 from models.decoder_only import DecoderOnly
 from models.encoder_decoder import EncoderDecoder
 from models.kernels import Eager
+from models.supported import check_built
 
 
 def skeleton(config: ModelConfig, kernels=Eager, dtype=torch.float32) -> DecoderOnly | EncoderDecoder:
-    """The model on the meta device: names, shapes and types, no memory. For inference: no gradients."""
+    """The model on the meta device: names, shapes and types, no memory. For inference: no gradients.
+
+    Raises: ConfigError for a part that is counted and not built.
+    """
+    check_built(config)
     kind = EncoderDecoder if config.encoder else DecoderOnly
     with torch.device("meta"):
         return kind(config, kernels).to(dtype).requires_grad_(False).eval()

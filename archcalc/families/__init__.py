@@ -12,18 +12,25 @@ from types import ModuleType
 from archcalc.errors import ConfigError, nearest
 from archcalc.keys import Keys, shown
 
-# model_type -> module, where they differ or where one module reads several types.
-MODULES = {"gpt2": "gpt2", "llama": "llama", "marian": "marian", "mistral": "mistral", "mixtral": "mixtral"}
+# model_type -> the module that reads it.
+MODULES = {
+    "gpt2": "gpt2",
+    "llama": "llama",
+    "marian": "marian",
+    "mistral": "mistral",
+    "mixtral": "mixtral",
+}
 
 
 def family(model_type: object) -> ModuleType:
     """The module that reads this model_type; only that one is imported. Raises ConfigError if there is none."""
-    known = ", ".join(MODULES)
     if model_type is None:
-        raise ConfigError(f"model_type: missing, and never guessed; give one of {known}")
+        raise ConfigError("model_type: missing, and never guessed; give one that `archcalc families` lists")
     if type(model_type) is not str or model_type not in MODULES:
         hint = nearest(model_type[:60], MODULES) if type(model_type) is str else ""
-        raise ConfigError(f"model_type={shown(model_type)}: not understood{hint}; use one of {known}")
+        raise ConfigError(
+            f"model_type={shown(model_type)}: not understood{hint}; `archcalc families` lists those that are"
+        )
     return import_module("archcalc.families." + MODULES[model_type])
 
 

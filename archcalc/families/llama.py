@@ -17,15 +17,36 @@ def build(k: Keys) -> dict:
     return rotary_decoder(k, same(feed_forward(k, act="silu", gated=True)), positions=2048)
 
 
-def rotary_decoder(k: Keys, mlp, *, positions: int, theta=1e4, eps=1e-6, tie=False, window=None, types=None, **parts):
+def rotary_decoder(
+    k: Keys,
+    mlp,
+    *,
+    positions: int,
+    theta: float = 1e4,
+    share: float = 1.0,
+    eps: float = 1e-6,
+    tie: bool = False,
+    window: int | None = None,
+    types: tuple[str, ...] | None = None,
+    windows: tuple | None = None,
+    norm: Norm | None = None,
+    placement: str = "pre",
+    parallel: str | None = None,
+    fields: dict | None = None,
+    **parts,
+) -> dict:
     """The shape that many families share: rotary attention, a feed-forward, pre-RMSNorm.
 
     Args:
         mlp: the feed-forward of a layer, by its index.
-        positions, theta, eps, tie, window, types: defaults of absent keys; types are `layer_types`.
-        parts: further fields of Attention, and `kv_heads` and `bias`.
+        positions, theta, share, eps, tie, window, types: defaults of absent keys; share is `partial_rotary_factor`,
+            types are `layer_types`.
+        windows: of each layer, where the family has its own keys for them. norm: in place of RMSNorm.
+        placement, parallel: as in Block. fields: further fields of ModelConfig.
+        parts: further fields of Attention, and what `windowed` and `attention` take.
     """
-    norm = Norm("rmsnorm", k.float("rms_norm_eps", default=eps))
-    windows = layer_windows(k, layer_count(k), window, types)
-    mixer = windowed(k, windows, rotary=rotary(k, theta), **parts)
-    return model(k, decoder(k, mixer, mlp, norm), tie=tie, positions=positions)
+    norm = norm or Norm("rmsnorm", k.float("rms_norm_eps", default=eps))
+    windows = windows or layer_windows(k, layer_count(k), window, types)
+    mixer = windowed(k, windows, **({} if "rotary" in parts else {"rotary": rotary(k, theta, share)}), **parts)
+    stack = decoder(k, mixer, mlp, norm, placement, parallel)
+    return model(k, stack, tie=tie, positions=positions, **(fields or {}))

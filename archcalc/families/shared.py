@@ -48,19 +48,19 @@ def head_dim(k: Keys, heads: int) -> int:
     return given or hidden // heads
 
 
-def attention(k: Keys, *, bias: bool = False, kv_heads=None, head=None, window=None, **parts: Any) -> Attention:
+def attention(k: Keys, *, bias: bool = False, kv_heads=None, head=None, window=None, kv=None, **parts: Any):
     """Self- or cross-attention.
 
     Args:
         bias, kv_heads: the family's defaults of `attention_bias` and `num_key_value_heads` (None: one a query head).
-        head: head_dim where the family fixes it.
+        head, kv: head_dim and num_key_value_heads where the family fixes them.
         parts: further fields of Attention; `q_bias` and its like overrule `attention_bias`.
     """
     heads = k.int("num_attention_heads")
     # Hugging Face reads null as "as many as query heads" also where the default of an absent key is a number.
-    kv_heads = k.int("num_key_value_heads", default=heads if k.given("num_key_value_heads") else kv_heads or heads)
+    kv = kv or k.int("num_key_value_heads", default=heads if k.given("num_key_value_heads") else kv_heads or heads)
     biased = dict.fromkeys(("q_bias", "k_bias", "v_bias", "o_bias"), k.bool("attention_bias", default=bias))
-    return Attention(heads, kv_heads, head or head_dim(k, heads), sliding_window=window, **(biased | parts))
+    return Attention(heads, kv, head or head_dim(k, heads), sliding_window=window, **(biased | parts))
 
 
 def feed_forward(k: Keys, *, act: str, gated: bool, bias: bool = False, size=None, name="intermediate_size"):
@@ -150,9 +150,14 @@ def decoder(
     return stack(depth, block, None if placement == "post" else norm)
 
 
-def windowed(k: Keys, windows: tuple, **parts: Any) -> Callable[[int], Attention]:
-    """The attention of each layer, which differ in their window only."""
-    made = {window: attention(k, window=window, **parts) for window in dict.fromkeys(windows)}
+def windowed(k: Keys, windows: tuple, full: dict | None = None, **parts: Any) -> Callable[[int], Attention]:
+    """The attention of each layer, which differ in their window.
+
+    Args:
+        windows: of each layer, None where it sees everything. full: parts in which those without a window differ.
+    """
+    parts_of = {window: parts if window else parts | (full or {}) for window in dict.fromkeys(windows)}
+    made = {window: attention(k, window=window, **own) for window, own in parts_of.items()}
     return lambda layer: made[windows[layer]]
 
 

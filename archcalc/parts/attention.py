@@ -1,4 +1,4 @@
-"""Softmax attention over keys and values of its own: multi-head, grouped-query, windowed, chunked, gated, with sinks."""
+"""Softmax attention: multi-head, grouped-query, windowed, chunked, gated, with sinks or a bias by distance."""
 
 from __future__ import annotations
 

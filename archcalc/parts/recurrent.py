@@ -33,7 +33,11 @@ def _conv(name: str, bias: bool) -> Op:
 
 @dataclass(frozen=True)
 class Mamba(Recurrent):
-    """Selective state space of the first kind. Source: Gu and Dao 2023, arXiv:2312.00752."""
+    """Selective state space of the first kind. Source: Gu and Dao 2023, arXiv:2312.00752.
+
+    Args:
+        norm: of the step, of what writes and of what reads, each by itself. Source: arXiv:2403.19887.
+    """
 
     intermediate_size: int
     state_size: int
@@ -41,6 +45,7 @@ class Mamba(Recurrent):
     time_step_rank: int
     bias: bool = False
     conv_bias: bool = True
+    norm: Norm | None = None
 
     @property
     def dims(self) -> dict[str, int]:
@@ -54,6 +59,8 @@ class Mamba(Recurrent):
 @lru_cache(maxsize=64)
 def _mamba_ops(m: Mamba, name: str) -> tuple[Op, ...]:
     inputs = (activation("BTw"), activation("BTn"), activation("BTn"), Tensor("state", "Bwn"))
+    normed = {"dt": "p", "b": "n", "c": "n"} if m.norm else {}
+    norms = [norm_op(m.norm, f"{name}.{part}_norm", f"BT{axis}", axis) for part, axis in normed.items()]
     return (
         linear(f"{name}.in_proj.x", "BTD", "Dw", "BTw", m.bias),
         linear(f"{name}.in_proj.z", "BTD", "Dw", "BTw", m.bias),
@@ -61,6 +68,7 @@ def _mamba_ops(m: Mamba, name: str) -> tuple[Op, ...]:
         linear(f"{name}.x_proj.dt", "BTw", "wp", "BTp", False),
         linear(f"{name}.x_proj.b", "BTw", "wn", "BTn", False),
         linear(f"{name}.x_proj.c", "BTw", "wn", "BTn", False),
+        *norms,
         linear(f"{name}.dt_proj", "BTp", "pw", "BTw", True),
         Op(f"{name}.scan", (*inputs, weight("wn"), weight("w")), activation("BTw")),  # owns A_log and D
         linear(f"{name}.out_proj", "BTw", "wD", "BTD", m.bias),

@@ -49,7 +49,7 @@ STACK = Stack((BLOCK,) * 2, NORM)
         (lambda: Attention(4, 4, 16, sliding_window=-1), "sliding_window=-1: must be"),
         (lambda: Rotary(0.0), "rope_theta=0.0: must be a positive number"),
         (lambda: Rotary(float("nan")), "rope_theta=nan: must be a positive number"),
-        (lambda: RopeScaling("yarn", 2.0), "rope_scaling.rope_type='yarn': not understood; use one of linear, llama3"),
+        (lambda: RopeScaling("spiral", 2.0), "rope_scaling.rope_type='spiral': not understood; use one of linear, llama3"),
         (lambda: FeedForward(64, "tanh"), "hidden_act='tanh': not understood; use one of relu"),
         (lambda: FeedForward(True, "relu"), "intermediate_size=True: must be"),
         (lambda: MixtureOfExperts(MLP, 2, 3), "num_experts_per_tok=3: larger than num_local_experts=2"),
@@ -106,20 +106,18 @@ def refusal(keys) -> str:
         ({"tie_word_embeddings": "true"}, "tie_word_embeddings='true'", "must be true or false"),
         ({"hidden_act": "mish"}, "hidden_act='mish'", "use one of silu"),
         ({"hidden_act": 3}, "hidden_act=3", "use one of silu"),
-        ({"norm_placement": "sandwich"}, "norm_placement='sandwich'", "use one of pre, post"),
+        ({"norm_placement": "middle"}, "norm_placement='middle'", "use one of pre, post"),
         ({"pretraining_tp": 2}, "pretraining_tp=2", "set it to 1"),
         ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5", "set it to 1.0"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder=True", "set it to False"),
-        ({"quantization_config": {"bits": 4}}, "quantization_config={'bits': 4}", "remove it to describe the model"),
-        ({"auto_map": {"AutoModel": "m.M"}}, "auto_map={'AutoModel': 'm.M'}", "remove it if the model is the plain"),
         ({"layer_types": ["full_attention"]}, "layer_types of 1 entries with num_hidden_layers=2", "give 2"),
         ({"layer_types": ["sliding_attention"] * 2}, "layer_types='sliding_attention'", "give sliding_window"),
         ({"layer_types": ["linear_attention"] * 2}, "layer_types='linear_attention'", "use one of full_attention"),
         ({"layer_types": "full_attention"}, "layer_types='full_attention'", "must be a list of strings"),
         ({"sliding_window": 0}, "sliding_window=0", "give a positive integer"),
         ({"rope_scaling": 2}, "rope_scaling=2", "must be an object"),
-        ({"rope_scaling": {"rope_type": "yarn", "factor": 4.0}}, "rope_scaling.rope_type='yarn'", "use one of default"),
-        ({"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "rope_scaling.type='dynamic'", "use one of default"),
+        ({"rope_scaling": {"rope_type": "spiral", "factor": 4.0}}, "rope_scaling.rope_type='spiral'", "use one of default"),
+        ({"rope_scaling": {"type": "helix", "factor": 4.0}}, "rope_scaling.type='helix'", "use one of default"),
         ({"rope_scaling": {"factor": 4.0}}, "rope_scaling.factor=4.0", "fix or remove it"),
         ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "rope_scaling.factor=0.5", "must be at least 1"),
         ({"rope_scaling": {"type": "linear"}}, "rope_scaling.factor: missing", "give factor"),
@@ -298,6 +296,6 @@ def test_what_transformers_writes_is_read_the_same(name, keys):
     assert config_from_keys(written) == config_from_keys(keys | extra)
 
 
-def test_a_window_needs_a_causal_mask():
-    with pytest.raises(ConfigError, match=r"sliding_window=4 with causal=False: .*drop one"):
-        Attention(4, 4, 8, sliding_window=4, causal=False)
+def test_a_chunk_needs_a_causal_mask():
+    with pytest.raises(ConfigError, match=r"attention_chunk_size=4 with causal=False: .*drop one"):
+        Attention(4, 4, 8, attention_chunk_size=4, causal=False)

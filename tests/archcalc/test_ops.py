@@ -8,10 +8,11 @@ import sympy
 from hypothesis import given
 from hypothesis import strategies as st
 
-from archcalc.blocks import attention_ops, feed_forward_ops, norm_op
 from archcalc.config import Attention, FeedForward, MixtureOfExperts, Norm
-from archcalc.dims import Algebra, pairs, span
-from archcalc.ops import Cost, Mask, Op, Sizes, Tensor, activation, cache, params, size, weight
+from archcalc.dims import Algebra, Mask, kept, pairs, span
+from archcalc.ops import Cost, Op, Sizes, Tensor, activation, cache, params, size, weight
+from archcalc.parts.attention import cross_ops, key_value_ops
+from archcalc.parts.norm import norm_op
 
 SIZES = {"B": 2, "T": 3, "S": 5, "D": 6, "N": 4, "K": 2, "G": 2, "H": 8, "F": 10, "E": 7, "A": 2, "V": 100, "M": 50}
 
@@ -96,10 +97,10 @@ def test_a_norm_owns_a_row_or_two_and_multiplies_no_matrix(kind, owned):
 
 
 def test_grouped_query_attention_by_hand():
-    queries, keys_values = attention_ops(Attention(4, 2, 8), "self_attn")
-    owned = {op.name.split(".")[1]: params(op, SIZES) for op in queries + keys_values}
+    ops = Attention(4, 2, 8).ops("self_attn")
+    owned = {op.name.split(".")[1]: params(op, SIZES) for op in ops}
     assert owned == {"q_proj": 192, "scores": 0, "context": 0, "o_proj": 192, "k_proj": 96, "v_proj": 96}
-    flops = {op.name.split(".")[1]: evaluate(op).flops for op in queries + keys_values}
+    flops = {op.name.split(".")[1]: evaluate(op).flops for op in ops}
     seen = 3 + 4 + 5
     assert flops["scores"] == flops["context"] == 2 * 2 * 4 * 8 * seen  # query heads, not key heads
     assert flops["k_proj"] == flops["v_proj"] == 2 * 2 * 3 * 6 * 2 * 8
@@ -108,14 +109,15 @@ def test_grouped_query_attention_by_hand():
 
 def test_each_bias_belongs_to_its_own_projection():
     for letter, owned in (("q", 32), ("k", 16), ("v", 16), ("o", 6)):
-        both = [attention_ops(Attention(4, 2, 8, **bias), "self_attn") for bias in ({}, {f"{letter}_bias": True})]
-        plain, biased = ({op.name: params(op, SIZES) for op in found[0] + found[1]} for found in both)
+        both = [Attention(4, 2, 8, **bias).ops("self_attn") for bias in ({}, {f"{letter}_bias": True})]
+        plain, biased = ({op.name: params(op, SIZES) for op in found} for found in both)
         more = {name: biased[name] - plain[name] for name in plain if biased[name] != plain[name]}
         assert more == {f"self_attn.{letter}_proj": owned}
 
 
 def test_cross_attention_reads_the_source_and_has_no_mask():
-    queries, keys_values = attention_ops(Attention(4, 2, 8, causal=False), "cross_attn")
+    cross = Attention(4, 2, 8, causal=False)
+    queries, keys_values = cross_ops(cross, "cross_attn"), key_value_ops(cross, "cross_attn")
     sizes = SIZES | {"X": 11}
     scores = evaluate(queries[1], sizes)
     assert (scores.flops, scores.cache_read) == (2 * 2 * 4 * 8 * 3 * 11, 2 * 11 * 2 * 8)
@@ -124,16 +126,16 @@ def test_cross_attention_reads_the_source_and_has_no_mask():
 
 @pytest.mark.parametrize(("gated", "matrices"), [(False, 2), (True, 3)])
 def test_feed_forward_by_hand(gated, matrices):
-    ops = feed_forward_ops(FeedForward(10, "silu", gated))
+    ops = FeedForward(10, "silu", gated).ops("mlp")
     assert sum(params(op, SIZES) for op in ops) == matrices * 60
     assert sum(evaluate(op).flops for op in ops) == matrices * 2 * 2 * 3 * 60
     assert ops[-1].name == "mlp.down_proj"
-    biased = feed_forward_ops(FeedForward(10, "silu", gated, bias=True))
+    biased = FeedForward(10, "silu", gated, bias=True).ops("mlp")
     assert sum(params(op, SIZES) for op in biased) == matrices * 60 + (matrices - 1) * 10 + 6
 
 
 def test_mixture_of_experts_by_hand():
-    ops = feed_forward_ops(MixtureOfExperts(FeedForward(10, "silu", True), 7, 2))
+    ops = MixtureOfExperts(FeedForward(10, "silu", True), 7, 2).ops("mlp")
     assert [params(op, SIZES) for op in ops] == [42, 420, 420, 420]
     assert [evaluate(op).flops for op in ops] == [2 * 6 * 42, *[2 * 6 * 2 * 60] * 3]
 
@@ -144,11 +146,11 @@ def test_size_of_no_axes_is_one():
 
 
 def test_binding_puts_the_window_of_the_model_in():
-    queries, _ = attention_ops(Attention(4, 2, 8, sliding_window=2), "self_attn")
-    cost = evaluate(queries[1], SIZES | {"W": 2})
+    scores = next(op for op in Attention(4, 2, 8, sliding_window=2).ops("self_attn") if op.name.endswith("scores"))
+    cost = evaluate(scores, SIZES | {"W": 2})
     assert cost.flops == 2 * 2 * 4 * 8 * (2 + 2 + 2)
     assert cost.cache_read == 2 * 2 * 8 * 4  # the last 2 keys, and the 2 that the first query still sees
-    assert evaluate(queries[1], SIZES | {"W": 4}).flops == 2 * 2 * 4 * 8 * (3 + 4 + 4)
+    assert evaluate(scores, SIZES | {"W": 4}).flops == 2 * 2 * 4 * 8 * (3 + 4 + 4)
 
 
 # pairs and span against a mask that is drawn
@@ -156,30 +158,58 @@ def test_binding_puts_the_window_of_the_model_in():
 tokens = st.integers(1, 40)
 
 
-def mask(T: int, S: int, causal: bool, window: int | None) -> list[list[bool]]:
+def drawn(T: int, S: int, mask: Mask) -> list[list[bool]]:
     """Row by row, which of S keys each of the last T positions sees."""
-    rows = []
-    for query in range(S - T, S):
-        rows.append([not causal or (key <= query and (window is None or query - key < window)) for key in range(S)])
-    return rows
+
+    def sees(query: int, key: int) -> bool:
+        if not mask.causal:
+            return mask.limit is None or abs(query - key) <= mask.limit
+        reach = query // mask.limit * mask.limit if mask.kind == "chunk" else query - (mask.limit or S) + 1
+        return reach <= key <= query
+
+    return [[sees(query, key) for key in range(S)] for query in range(S - T, S)]
 
 
-@given(T=tokens, past=st.integers(0, 60), window=st.none() | st.integers(1, 80), causal=st.booleans())
-def test_pairs_and_span_equal_a_drawn_mask(T, past, window, causal):
+limits = st.none() | st.integers(1, 80)
+
+
+@given(T=tokens, past=st.integers(0, 60), limit=limits, kind=st.sampled_from(["window", "chunk"]))
+def test_pairs_and_span_equal_a_drawn_mask(T, past, limit, kind):
+    dims, mask = {"T": T, "S": T + past}, Mask(True, limit, kind if limit else "window")
+    rows = drawn(T, T + past, mask)
+    assert pairs(dims, mask) == sum(map(sum, rows))
+    assert span(dims, mask) == sum(map(any, zip(*rows, strict=True)))
+
+
+@given(T=tokens, limit=limits)
+def test_an_encoder_sees_both_sides(T, limit):
+    rows = drawn(T, T, Mask(False, limit))
+    assert pairs({"T": T, "S": T}, Mask(False, limit)) == sum(map(sum, rows))
+
+
+@given(T=tokens, past=st.integers(0, 60), limit=st.integers(1, 80))
+def test_chosen_keys_are_as_many_as_a_window_has(T, past, limit):
     dims = {"T": T, "S": T + past}
-    rows = mask(T, T + past, causal, window)
-    assert pairs(dims, causal, window) == sum(map(sum, rows))
-    assert span(dims, causal, window) == sum(map(any, zip(*rows, strict=True)))
+    assert pairs(dims, Mask(True, limit, "topk")) == sum(min(S, limit) for S in range(past + 1, past + T + 1))
+    assert span(dims, Mask(True, limit, "topk")) == min(T + past, limit * T)
+    assert kept(99, Mask(True, limit, "topk")) == 99  # nobody knows what is chosen next
 
 
-def test_pairs_in_all_three_algebras():
+@given(S=st.integers(1, 90), limit=st.integers(1, 40), kind=st.sampled_from(["window", "chunk"]))
+def test_what_a_mask_forgets_is_never_seen_again(S, limit, kind):
+    rows = drawn(1, S, Mask(True, limit, kind))
+    assert sum(rows[0]) <= kept(S, Mask(True, limit, kind)) <= limit
+
+
+@pytest.mark.parametrize("kind", ["window", "chunk", "topk"])
+def test_pairs_in_all_three_algebras(kind):
     T, S, W = sympy.symbols("T S W", integer=True, positive=True)
     symbols = Algebra(sympy.Min, sympy.Max, lambda even: even / 2)
-    formula = pairs({"T": T, "S": S}, True, W, symbols)
-    arrays = Algebra(np.minimum, np.maximum, lambda even: even / 2)
+    formula = pairs({"T": T, "S": S}, Mask(True, W, kind), symbols)
+    arrays = Algebra(np.minimum, np.maximum, lambda even: even // 2)
     random.seed(0)
     for _ in range(20):
         t, past, w = random.randint(1, 30), random.randint(0, 30), random.randint(1, 40)
-        expected = pairs({"T": t, "S": t + past}, True, w)
+        expected = pairs({"T": t, "S": t + past}, Mask(True, w, kind))
         assert formula.subs({T: t, S: t + past, W: w}) == expected
-        assert pairs({"T": np.array([t]), "S": np.array([t + past])}, True, w, arrays)[0] == expected
+        assert pairs({"T": np.array([t]), "S": np.array([t + past])}, Mask(True, w, kind), arrays)[0] == expected

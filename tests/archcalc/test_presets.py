@@ -73,6 +73,6 @@ archcalc.presets.preset("llama3-8b")
 loaded = {name.split(".")[0] for name in sys.modules}
 assert not loaded & {"torch", "numpy", "sympy", "onnx", "difflib", "tomllib"}, sorted(loaded)
 families = {name for name in sys.modules if name.startswith("archcalc.families.")}
-assert families == {"archcalc.families.llama", "archcalc.families.shared"}, families
+assert families == {"archcalc.families." + name for name in ("llama", "rope", "shared")}, families
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
