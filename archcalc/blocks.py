@@ -6,12 +6,13 @@ contract tests, which demand equal parameter names, shapes, FLOPs and cache byte
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from archcalc.config import Block, ModelConfig, Recurrent, Stack, once_a_config
 from archcalc.ops import Op, Tensor, activation, linear, weight
 from archcalc.parts.attention import cross_ops, key_value_ops
-from archcalc.parts.embedding import transform_ops
+from archcalc.parts.embedding import CONTACTS, Head
 from archcalc.parts.norm import norm_op
 
 
@@ -55,12 +56,18 @@ def _normed(block: Block, name: str, ops: tuple[Op, ...], first: bool) -> tuple[
     return (*hyper.ops(f"{name}_hyper"), *placed) if hyper else placed
 
 
+def _tied(op: Op) -> Op:
+    """The op with the weights of another one."""
+    return replace(op, inputs=tuple(Tensor("tied" if t.role == "weight" else t.role, t.axes) for t in op.inputs))
+
+
 def block_groups(block: Block, label: str, path: str, count: int, hidden_size: int, once: bool) -> list[Group]:
     """The sublayers of one kind of block, each with its norms."""
     groups: list[Group] = []
     extra = {"D": hidden_size} | (block.residual.dims if block.residual.hyper else {})
 
     def add(ops: tuple[Op, ...], dims: dict[str, int], once: bool) -> None:
+        ops = tuple(map(_tied, ops)) if block.repeated else ops
         groups.append(Group(path, count, extra | dims, ops, once, label))
 
     if own := block.residual.ops():
@@ -80,16 +87,16 @@ def _lookup(role: str, width: str) -> Op:
     return Op("embed_tokens", (Tensor(role, f"V{width}"),), activation(f"BT{width}"), gather="V", indices="BT")
 
 
-def _head(role: str, width: str, bias: bool) -> Op:
-    owned = (Tensor(role, f"{width}V"),) + ((weight("V"),) if bias else ())
+def _head(role: str, width: str, bias: str) -> Op:
+    owned = (Tensor(role, f"{width}V"),) + ((Tensor(bias, "V"),) if bias else ())
     return Op("lm_head", (activation(f"BR{width}"), *owned), activation("BRV"))
 
 
-# By the role of the matrix (tied where another op owns it) and the width of the embedding.
+# By the role of the matrix (tied where another op owns it), the width of the embedding and the role of the bias.
 LOOKUPS = {(role, width): _lookup(role, width) for role in ("weight", "tied") for width in "Dd"}
-HEADS = {(r, w, bias): _head(r, w, bias) for r in ("weight", "tied") for w in "Dd" for bias in (False, True)}
-POSITIONS = Op("embed_positions", (weight("MD"),), activation("BTD"), gather="M", indices="T")
-TYPES = Op("embed_types", (weight("tD"),), activation("BTD"), gather="t", indices="BT")
+HEADS = {(*found, bias): _head(*found, bias) for found in LOOKUPS for bias in ("", "weight", "buffer")}
+POSITIONS = {w: Op("embed_positions", (weight(f"M{w}"),), activation(f"BT{w}"), "M", "T") for w in "Dd"}
+TYPES = {w: Op("embed_types", (weight(f"t{w}"),), activation(f"BT{w}"), "t", "BT") for w in "Dd"}
 
 
 def kinds(layers: tuple[Block, ...]) -> dict[Block, int]:
@@ -108,21 +115,23 @@ def kinds(layers: tuple[Block, ...]) -> dict[Block, int]:
 
 def _inputs(config: ModelConfig, name: str, prefix: str, dims: dict[str, int], once: bool) -> list[Group]:
     """What comes before the first block of a stack: tokens or frames, positions, types, a norm."""
-    extra, found = config.embedding, []
+    extra, found, project = config.embedding, [], ()
     both = bool(config.encoder and config.decoder)
     if name == "encoder" and config.frontend:
-        found.append(Group(prefix, 1, dims | config.frontend.dims, config.frontend.ops(), once))
+        width = {"e": config.hidden_size}
+        found.append(Group(prefix, 1, dims | width | config.frontend.dims, config.frontend.ops(), once))
     else:
         shared = both and config.share_embeddings and not config.frontend
         role = "tied" if shared and name == "decoder" else "weight"  # tied: the encoder's group owns it
         width = "d" if extra.embedding_size else "D"
         found.append(Group("" if shared else prefix, 1, dims, (LOOKUPS[role, width],), once))
         if extra.embedding_size:
-            project = linear("embed_projection", "BTd", "dD", "BTD", extra.projection_bias)
-            found.append(Group(prefix, 1, dims, (project,), once))
-    rest = (POSITIONS,) if config.position_embedding == "learned" else ()
-    rest += (TYPES,) if extra.type_vocab_size else ()
-    rest += (norm_op(extra.norm, "embed_norm"),) if extra.norm else ()
+            project = (linear("embed_projection", "BTd", "dD", "BTD", extra.projection_bias),)
+    width = "d" if extra.narrow else "D"
+    rest = (POSITIONS[width],) if config.position_embedding == "learned" or extra.stored_sinusoids else ()
+    rest += (TYPES[width],) if extra.type_vocab_size else ()
+    rest += (norm_op(extra.norm, "embed_norm", f"BT{width}", width),) if extra.norm else ()
+    rest = (*rest, *project) if extra.narrow else (*project, *rest)
     return [*found, Group(prefix, 1, dims, rest, once)] if rest else found
 
 
@@ -147,6 +156,8 @@ def stack_groups(config: ModelConfig, name: str, stack: Stack) -> list[Group]:
         groups += block_groups(block, label, f"{prefix}layers.*.", count, config.hidden_size, once)
     if hyper := stack.layers[-1].residual.hyper:
         groups.append(Group(prefix, 1, dims | hyper.dims, hyper.head_ops("hyper_head"), once))
+    if per_layer := stack.layers[-1].residual.per_layer:
+        groups.append(Group(prefix, 1, per_layer.dims, per_layer.once_ops(), once))
     if stack.final_norm:
         groups.append(Group(prefix, 1, dims, (norm_op(stack.final_norm, "norm"),), once))
     return groups
@@ -154,20 +165,27 @@ def stack_groups(config: ModelConfig, name: str, stack: Stack) -> list[Group]:
 
 def _output(config: ModelConfig) -> list[Group]:
     """What is made of the last hidden states."""
-    head, dims = config.head, {"D": config.hidden_size, "V": config.vocab_size}
-    square = dims | {"e": config.hidden_size}
-    if head.kind == "none":
-        return []
-    if head.kind == "pooler":
-        return [Group("", 1, square, (linear("pooler", "BD", "De", "Be", True),))]
-    role, width = "tied" if config.tie_word_embeddings else "weight", "D"
-    found = [Group("", 1, square, transform_ops(head.norm))] if head.kind == "mlm" else []
-    if config.embedding.embedding_size:
-        width, dims = "d", dims | {"d": config.embedding.embedding_size}
-        if not found:
-            project = linear("head_projection", "BRD", "Dd", "BRd", config.embedding.projection_bias)
-            found.append(Group("", 1, dims, (project,)))
-    return [*found, Group("", 1, dims, (HEADS[role, width, head.bias],))]
+    heads = [head for head in (config.head, config.head.beside) if head]
+    dims = {"D": config.hidden_size, "V": config.vocab_size, "e": config.hidden_size}
+    dims |= {"d": config.embedding.embedding_size} if config.embedding.embedding_size else {}
+    dims |= {"O": head.labels for head in heads if head.labels}
+    found = [op for head in heads for op in _head_ops(config, head)]
+    if config.head.contacts:
+        layers = list(config.stacks.values())[-1].layers
+        dims |= {"μ": len(layers) * layers[0].self_attn.num_attention_heads, "o": 1}
+        found.append(CONTACTS)
+    return [Group("", 1, dims, tuple(found))] if found else []
+
+
+def _head_ops(config: ModelConfig, head: Head) -> tuple[Op, ...]:
+    width, found = "d" if config.embedding.embedding_size else "D", ()
+    if head.kind == "lm" and width == "d":
+        found = (linear("head_projection", "BRD", "Dd", "BRd", config.embedding.projection_bias),)
+    found += head.ops(width)
+    if head.has_logits:
+        role, bias = "tied" if config.tie_word_embeddings else "weight", "weight" if head.bias else ""
+        found += (HEADS[role, width, "buffer" if head.buffer_bias else bias],)
+    return found
 
 
 @once_a_config

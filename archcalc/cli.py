@@ -1,4 +1,5 @@
-"""The `archcalc` command. Exit codes: 0 done, 2 a request that cannot be answered, with one line on stderr."""
+"""The `archcalc` command. Exit codes: 0 done, 1 a disagreement, 2 a request that cannot be answered, with one line
+on stderr."""
 
 from __future__ import annotations
 
@@ -13,6 +14,14 @@ examples:
   archcalc report --preset llama3-8b
   archcalc report --preset llama3-70b --batch 8 --prompt 4096 --precision fp8 --device h200
   archcalc report --config path/to/config.json --set num_key_value_heads=4 --format json
+  archcalc report --preset llama3-8b --context 20000 --kv reserved --kv-bytes 3.8125GiB
+  archcalc report --preset mixtral-8x7b --explain active
+  archcalc report --config path/to/config.json --against transformers
+"""
+TRAINING_HELP = """\
+examples:
+  archcalc training --preset llama3-8b --batch 4 --tokens 8192 --recompute full
+  archcalc training --preset gpt2 --recompute none --dropout --policy fp32
 """
 
 
@@ -50,12 +59,48 @@ def model(args: argparse.Namespace):
     return preset(args.preset or args.default_preset, overrides)
 
 
-def _report(args: argparse.Namespace) -> str:
+def _report(args: argparse.Namespace) -> str | int:
     from archcalc.render import render
     from archcalc.report import Request, report
 
-    names = ("batch", "prompt", "context", "precision", "kv_precision", "device", "dense", "last_logits")
-    return render(report(model(args), Request(**{name: getattr(args, name) for name in names})), args.format)
+    config = model(args)
+    if args.against:
+        return _against(args, config)
+    names = ("batch", "prompt", "context", "precision", "kv_precision", "device", "dense", "last_logits", "macs")
+    request = {name: getattr(args, name) for name in (*names, "latent", "explain")}
+    return render(report(config, Request(**request, paged=_paged(args))), args.format)
+
+
+def _paged(args: argparse.Namespace):
+    """The engine that the options of a reserved cache describe; None where there are none."""
+    from archcalc.errors import ConfigError
+    from archcalc.memory import Paged, parse_bytes
+
+    names = ("block_size", "tp", "windowed_as_full", "prefill_chunk", "kv_bytes", "kv_blocks")
+    given = {n: getattr(args, n) for n in names if getattr(args, n) is not None and getattr(args, n) is not False}
+    if args.kv == "logical" and given:
+        raise ConfigError(f"kv='logical' with --{next(iter(given)).replace('_', '-')}: it is for --kv reserved; drop one")
+    if args.kv != "reserved" and not given:
+        return None
+    room = given.pop("kv_bytes", None)
+    return Paged(room=room and parse_bytes(room), room_blocks=given.pop("kv_blocks", None), **given)
+
+
+def _against(args: argparse.Namespace, config) -> int:
+    from archcalc.against import compare, whole_keys
+    from archcalc.render import render_against
+
+    found = compare(config, whole_keys(args.config, config) if args.config else None)
+    print(render_against(found, args.format))
+    return 0 if found["agree"] else 1
+
+
+def _training(args: argparse.Namespace) -> str:
+    from archcalc.render import render_training
+    from archcalc.training import Step, training
+
+    names = ("batch", "tokens", "source", "policy", "optimizer", "recompute", "dropout")
+    return render_training(training(model(args), Step(**{name: getattr(args, name) for name in names})), args.format)
 
 
 def _derive(args: argparse.Namespace) -> str:
@@ -93,6 +138,40 @@ def _dense_switch(parser: argparse.ArgumentParser) -> None:
     mask.add_argument("--dense", action="store_true", help="attention FLOPs of every pair, masked or not")
 
 
+def _format_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--format", choices=("table", "markdown", "json"), default="table")
+
+
+def _cache_options(parser: argparse.ArgumentParser) -> None:
+    cache = parser.add_argument_group("reserved KV cache", "what a paged engine allocates; any of these asks for it")
+    cache.add_argument("--kv", choices=("logical", "reserved"), help="the logical cache alone (default), or both")
+    cache.add_argument("--block-size", type=int, metavar="N", help="tokens of a block (16)")
+    cache.add_argument("--tp", type=int, metavar="N", help="ranks: KV heads are split while they last, then replicated (1)")
+    cache.add_argument("--windowed-as-full", action="store_true", help="windowed layers are charged the whole length")
+    cache.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that run at once (8192)")
+    room = cache.add_mutually_exclusive_group()
+    room.add_argument("--kv-bytes", metavar="SIZE", help="room of one rank, e.g. 3.81GiB: how much fits")
+    room.add_argument("--kv-blocks", type=int, metavar="N", help="the same as a count of blocks")
+
+
+def _add_training(commands, raw) -> None:
+    parser = commands.add_parser(
+        "training", help="FLOPs and memory of a training step", epilog=TRAINING_HELP, formatter_class=raw
+    )
+    add_model(parser)
+    parser.add_argument("--batch", type=int, default=1, help="sequences of a step (1)")
+    parser.add_argument("--tokens", type=int, default=1024, help="of each sequence (1024)")
+    parser.add_argument("--source", type=int, help="source tokens of an encoder-decoder (as many as --tokens)")
+    parser.add_argument("--policy", default="mixed", help="fp32, mixed, mixed-fp32-grad or bf16 (mixed)")
+    parser.add_argument("--optimizer", default="adamw", help="adamw, adam8bit, sgd-momentum or sgd (adamw)")
+    parser.add_argument(
+        "--recompute", default="selective", help="activations: none, selective (attention's core) or full (selective)"
+    )
+    parser.add_argument("--dropout", action="store_true", help="masks of dropout are stored")
+    _format_option(parser)
+    parser.set_defaults(run=_training)
+
+
 def parser() -> argparse.ArgumentParser:
     top = Parser(prog="archcalc", description="Parameters, FLOPs and KV-cache memory of transformers.")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -106,9 +185,15 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--kv-precision", help="format of keys and values (that of the activations)")
     one.add_argument("--device", default="h100-sxm", help="whose peaks the roofline has (h100-sxm)")
     one.add_argument("--last-logits", action="store_true", help="prefill makes logits of its last position only")
-    one.add_argument("--format", choices=("table", "markdown", "json"), default="table")
+    one.add_argument("--latent", metavar="FORM", help="latent attention `absorbed` or `expanded` in both passes (expanded in prefill, absorbed in decode)")
+    one.add_argument("--macs", action="store_true", help="multiply-adds in place of FLOPs, which are twice as many")
+    _cache_options(one)
+    one.add_argument("--explain", metavar="QUANTITY", help="the summands of parameters, active, encode, prefill, decode (FLOPs), kv_cache, state or weight_bytes")
+    one.add_argument("--against", choices=("transformers",), help="compare parameters by part; exit 1 where they differ")
+    _format_option(one)
     _dense_switch(one)
     one.set_defaults(run=_report)
+    _add_training(commands, raw)
     two = commands.add_parser("derive", help="the formulas behind the numbers, by sympy")
     add_model(two)
     two.add_argument("--latex", action="store_true", help="formulas in LaTeX")

@@ -15,6 +15,7 @@ COMPOSITES = {
     "kimi_k25": "deepseek_v3",
     "kimi_k3": "kimi_linear",
     "llama4": "llama4_text",
+    "minimax_m3_vl": "minimax_m3_vl_text",
     "mistral3": "mistral",
     "qwen2_5_vl": "qwen2_5_vl_text",
     "qwen2_vl": "qwen2_vl_text",
@@ -22,6 +23,7 @@ COMPOSITES = {
     "qwen3_5_moe": "qwen3_5_moe_text",
     "qwen3_vl": "qwen3_vl_text",
     "qwen3_vl_moe": "qwen3_vl_moe_text",
+    "step3p7": "step3p5",
 }
 TOWERS = {
     "vision_config": "the vision tower (vision_config)",
@@ -34,7 +36,11 @@ MEETING = frozenset({
     "vision_token_id", "image_token_index", "boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id",
     "boa_token_id", "eoa_token_id", "eoa_token_index", "mm_tokens_per_image", "vision_soft_tokens_per_image",
     "projector_hidden_act", "multimodal_projector_bias", "spatial_merge_size", "vision_feature_layer",
-    "media_placeholder_token_id", "ignore_index", "use_unified_vision_chunk", "video_placeholder",
+    "img_token_compression_config", "image_grid_pinpoints", "image_seq_length", "video_token_index",
+    "num_reward_heads", "process_image_mode", "vision_feature_select_strategy", "projector_hidden_size", "image_placeholder",
+    "media_placeholder_token_id", "projection_hidden_size", "projection_layer_norm_eps", "ignore_index",
+    "use_unified_vision_chunk", "video_placeholder",
+    "language_model_only",
 })  # fmt: skip
 SHARED = (
     "quantization_config",
@@ -43,6 +49,8 @@ SHARED = (
     "dtype",
     "torch_dtype",
 )  # of the language model
+# Untied where no key says so, while the class of their text_config alone is tied.
+UNTIED = ("qwen3_vl_moe",)
 
 
 def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
@@ -65,5 +73,9 @@ def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
                 f"{label(name)}={shown(value)}: not understood beside a text_config; remove it, or put it inside"
             )
     inner = {"model_type": COMPOSITES[kind]} | text
+    inner.pop("architectures", None) if keys.get("architectures") else None  # the whole says what it ends in
+    tied = keys.get("tie_word_embeddings", False if kind in UNTIED else None)
+    if tied is not None:
+        inner["tie_word_embeddings"] = tied  # the head belongs to the whole
     outer = {name: keys[name] for name in SHARED if keys.get(name) is not None and name not in inner}
     return outer | {name: value for name, value in inner.items() if name not in TOWERS}, left_out

@@ -15,22 +15,35 @@ from typing import Any, TypeVar
 from archcalc.checks import LARGEST, positive
 from archcalc.errors import ConfigError, one_of
 from archcalc.parts.attention import Attention
+from archcalc.parts.block_sparse import BlockIndexer, BlockSparseAttention
+from archcalc.parts.compressed import CompressedAttention
 from archcalc.parts.embedding import ConvFrontend, Embedding, Head
 from archcalc.parts.feed_forward import FeedForward, MixtureOfExperts
+from archcalc.parts.hybrid import Both, GatedLinearRecurrence, ShortConvolution
 from archcalc.parts.latent import Indexer, LatentAttention
 from archcalc.parts.norm import Norm
 from archcalc.parts.positions import RopeScaling, Rotary
-from archcalc.parts.recurrent import GatedDeltaNet, LightningAttention, Mamba, Mamba2, Recurrent
+from archcalc.parts.recurrent import (
+    GatedDeltaNet,
+    KimiDelta,
+    LightningAttention,
+    Mamba,
+    Mamba2,
+    Recurrent,
+)
 from archcalc.parts.residual import HyperConnections, Residual
+from archcalc.quantization import Quantization
 
 __all__ = [
-    "LARGEST", "Attention", "Block", "ConvFrontend", "Embedding", "FeedForward", "GatedDeltaNet", "Head",
-    "HyperConnections", "Indexer", "LatentAttention", "LightningAttention", "Mamba", "Mamba2", "MixtureOfExperts",
-    "ModelConfig", "Norm", "Recurrent", "Residual", "RopeScaling", "Rotary", "Stack", "once_a_config", "positive",
+    "Attention", "Block", "BlockIndexer", "BlockSparseAttention", "Both", "CompressedAttention", "ConvFrontend",
+    "Embedding", "FeedForward", "GatedDeltaNet", "GatedLinearRecurrence", "Head", "HyperConnections", "Indexer",
+    "KimiDelta", "LARGEST", "LatentAttention", "LightningAttention", "Mamba", "Mamba2", "MixtureOfExperts",
+    "ModelConfig", "Norm", "Recurrent", "Residual", "RopeScaling", "Rotary", "ShortConvolution", "Stack",
+    "once_a_config", "positive",
 ]  # fmt: skip
 
 Value = TypeVar("Value")
-Mixer = Attention | LatentAttention | Recurrent
+Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
 PLAIN, NO_EXTRAS, LM_HEAD = Residual(), Embedding(), Head()
 
 # Which norms a sublayer has (before it, after it), and whether the one after it sees the residual sum or only f(x).
@@ -44,6 +57,7 @@ class Block:
     Args:
         norm_placement: `pre` computes x + f(norm(x)), `post` norm(x + f(x)), `inner` x + norm(f(x)), `sandwich`
             x + norm(f(norm(x))), `none` x + f(x).
+        repeated: it runs the weights of an earlier block (ALBERT).
         parallel: attention and feed-forward read the same input and are summed: behind one norm (`shared`) or behind
             a norm each (`own`); None: one after the other.
     """
@@ -55,6 +69,7 @@ class Block:
     cross_attn: Attention | None = None
     parallel: str | None = None
     residual: Residual = PLAIN
+    repeated: bool = False
 
     def __post_init__(self):
         one_of("norm_placement", self.norm_placement, PLACEMENTS)
@@ -97,6 +112,7 @@ class ModelConfig:
         frontend: what feeds the encoder in place of a token embedding.
         left_out: what the config describes and this model does not count, each in words: a vision tower, layers that
             predict several tokens.
+        quantization: how its checkpoint stores the matrices; no count depends on it.
         name: what reports call it.
         keys: the Hugging Face keys it was read from; no part of what it is.
         assumed: keys that were absent and took the default of the Hugging Face class, which is a released model.
@@ -116,6 +132,7 @@ class ModelConfig:
     head: Head = LM_HEAD
     frontend: ConvFrontend | None = None
     left_out: tuple[str, ...] = ()
+    quantization: Quantization | None = None
     name: str = field(default="model", compare=False)
     keys: dict[str, Any] | None = field(default=None, compare=False, repr=False)
     assumed: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
@@ -145,6 +162,10 @@ class ModelConfig:
         """The stacks by name, in the order in which they run."""
         both = {"encoder": self.encoder, "decoder": self.decoder}
         return {name: stack for name, stack in both.items() if stack}
+
+    def source_tokens(self, prompt: Any) -> Any:
+        """What the encoder gets of a prompt: whole frames of sound, or the prompt's tokens."""
+        return self.frontend.tokens if self.frontend else prompt
 
     @property
     def hyper_connections(self) -> HyperConnections | None:

@@ -103,26 +103,38 @@ def bound(config: ModelConfig) -> tuple[Bound, Bound]:
     return bind(tuple(g for g in every if g.once)), bind(tuple(g for g in every if not g.once))
 
 
-def passes(config: ModelConfig, batch: Size, prompt: Size, context: Size, last_logits: bool = False) -> list[Pass]:
+def passes(
+    config: ModelConfig,
+    batch: Size,
+    prompt: Size,
+    context: Size,
+    last_logits: bool = False,
+    latent: str | None = None,
+) -> list[Pass]:
     """The passes that serve a request.
 
     Args:
         batch: sequences at once, B.
         prompt: tokens of the input. Decoder-only: one `prefill` with T = S = prompt.
-            Encoder-decoder: the source, X; one `encode`, which also makes the cross keys and values.
+            Encoder-decoder: the source, X; one `encode`, which also makes the cross keys and values. A source of
+            sound has one length, whatever the prompt is.
             Encoder-only: one `encode`, and no decode.
         context: tokens that the `decode` step attends over, its own among them (S, with T = 1).
         last_logits: the prefill makes logits of its last position only, as a server does; otherwise of all.
+        latent: the form of latent attention, `absorbed` or `expanded`, in both passes; None: expanded in the prefill
+            and absorbed in the decode, as engines do.
     """
     once, step = bound(config)
     positions = 1 if last_logits else prompt
     whole = {"B": batch, "T": prompt, "S": prompt, "R": positions}
     if not config.decoder:
         return [Pass("encode", whole, step)]
-    decode = Pass("decode", {"B": batch, "T": 1, "S": context, "X": prompt, "R": 1}, step)
+    source = config.source_tokens(prompt)
+    one = bound(expanded(config))[1] if latent == "expanded" else step
+    decode = Pass("decode", {"B": batch, "T": 1, "S": context, "X": source, "R": 1}, one)
     if config.encoder:
-        return [Pass("encode", {"B": batch, "T": prompt, "S": prompt}, once), decode]
-    return [Pass("prefill", whole, bound(expanded(config))[1]), decode]
+        return [Pass("encode", {"B": batch, "T": source, "S": source}, once), decode]
+    return [Pass("prefill", whole, step if latent == "absorbed" else bound(expanded(config))[1]), decode]
 
 
 def check_request(config: ModelConfig, batch: int, prompt: int, context: int) -> None:
@@ -205,9 +217,11 @@ def cache_elements(
             per_token = line.count * size(axes.translate(NO_TOKENS), line.dims) * batch
             if role == "state":
                 state = state + per_token
+            elif line.op.mask and not line.op.mask.causal:
+                continue  # an encoder: no later pass reads it
             elif "S" in axes:
-                mask = line.op.mask and line.op.mask._replace(limit=line.dims.get(line.op.mask.limit))
-                own = own + per_token * (context if static else kept(context, mask, algebra))
+                mask = line.op.mask and line.op.mask.bound(line.dims)
+                own = own + per_token * kept(context, mask.dense if static and mask else mask, algebra)
             elif "X" in axes:
                 cross = cross + per_token * source
     return Held(own, cross, state)

@@ -28,21 +28,22 @@ AXES = {
     "Q": "qk_rope_head_dim",
     "I": "index_n_heads",
     "Y": "index_head_dim",
-    "Z": "index_topk",
+    "Z": "index_topk, index_topk_blocks",
     "F": "intermediate_size",
     "E": "num_local_experts",
     "A": "num_experts_per_tok",
     "V": "vocab_size",
     "M": "max_position_embeddings, and the offset of a table",
+    "O": "labels of a classifier",
     "W": "sliding_window",
     "L": "layers of a kind",
     "a": "residual streams that are made",
     "b": "buckets of a relative position bias",
-    "c": "attention_chunk_size",
+    "c": "tokens of a chunk: attention_chunk_size, compress_rate, index_block_size",
     "d": "width of the token embedding where it is not hidden_size",
     "e": "hidden_size, as the other side of a square matrix",
     "f": "intermediate size of the shared expert",
-    "g": "groups of state-space heads",
+    "g": "groups of heads: of a state space, or o_groups",
     "h": "heads of a linear attention",
     "i": "key heads of a linear attention",
     "j": "key head_dim of a linear attention",
@@ -53,7 +54,7 @@ AXES = {
     "o": "one",
     "p": "time_step_rank",
     "q": "two",
-    "r": "value heads a key head, or state-space heads a group",
+    "r": "value heads a key head, or heads a group",
     "s": "three",
     "t": "type_vocab_size",
     "u": "value head_dim of a linear attention or a state space",
@@ -62,6 +63,9 @@ AXES = {
     "x": "channels of a convolution",
     "y": "weights that mix residual streams: m·(m + 2)",
     "z": "num_mel_bins",
+    "μ": "attention maps: heads of all layers",
+    "ω": "o_lora_rank",
+    "π": "hidden_size_per_layer_input",
 }
 
 Size = Any  # int, numpy array or sympy expression
@@ -87,12 +91,25 @@ class Mask(NamedTuple):
         causal: keys up to its own position; otherwise all S.
         limit: of those at most so many (in an op, the letter of that axis; bound, its size); None for no limit.
         kind: which ones: the last ones (`window`; without `causal`, as many after as before), those of its own
-            `chunk` of positions, or the chosen ones (`topk`).
+            `chunk` of positions, the chosen ones (`topk`), or those of so many chosen chunks of `stride` tokens, its
+            own among them (`blocks`). `made` is no attention: each chunk of `stride` tokens makes one entry.
+        stride: a key stands for so many tokens, and is seen once all of them are past; None: for one.
     """
 
     causal: bool
     limit: Size | None
     kind: str = "window"
+    stride: Size | None = None
+
+    def bound(self, sizes: Dims) -> Mask:
+        """The mask with sizes in place of letters."""
+        limit, stride = self.limit and sizes[self.limit], self.stride and sizes[self.stride]
+        return self._replace(limit=limit, stride=stride)
+
+    @property
+    def dense(self) -> Mask:
+        """The same keys, every one of them seen by every query."""
+        return self if self.kind == "made" else Mask(False, None, stride=self.stride if self.kind != "blocks" else None)
 
 
 CAUSAL = Mask(causal=True, limit=None)
@@ -107,6 +124,8 @@ def pairs(dims: Dims, mask: Mask, algebra: Algebra = INTEGERS) -> Size:
     """
     T, S, limit = dims["T"], dims["S"], mask.limit
     past = S - T
+    if mask.stride is not None:
+        return _strided(S, mask, algebra) - _strided(past, mask, algebra) if mask.causal else T * (S // mask.stride)
     if not mask.causal:
         return T * S if limit is None else _band(S, limit, algebra)
     if limit is None:
@@ -124,6 +143,24 @@ def _chunked(tokens: Size, chunk: Size, algebra: Algebra) -> Size:
     return whole * algebra.half(chunk * (chunk + 1)) + algebra.half(rest * (rest + 1))
 
 
+def _strided(tokens: Size, mask: Mask, algebra: Algebra) -> Size:
+    """Pairs of so many tokens from the first on with chunks of tokens, or with the entries that stand for them.
+
+    Of n tokens, the m-th sees m // stride entries: stride times each number below n // stride but the first (0, which
+    counts nothing), and the rest n // stride. Where the limit is reached after `few` tokens, all others see the limit.
+    """
+    stride, limit = mask.stride, mask.limit
+    if mask.kind == "made":
+        return tokens // stride
+    few = tokens if limit is None else algebra.minimum(tokens, limit * stride)
+    if mask.kind == "blocks":
+        beyond = _chunked(tokens, stride, algebra) - _chunked(few, stride, algebra)
+        return algebra.half(few * (few + 1)) + (tokens - few) * (limit - 1) * stride + beyond
+    whole = few // stride
+    seen = stride * algebra.half(whole * (whole - 1)) + whole * (few - whole * stride + 1)
+    return seen if limit is None else seen + (tokens - few) * limit
+
+
 def _band(S: Size, window: Size, algebra: Algebra) -> Size:
     """Pairs at most `window` apart on either side, where all S tokens are queries: an encoder's local attention."""
     reach = algebra.minimum(window, S - 1)
@@ -133,6 +170,9 @@ def _band(S: Size, window: Size, algebra: Algebra) -> Size:
 def span(dims: Dims, mask: Mask, algebra: Algebra = INTEGERS) -> Size:
     """Keys of one sequence that at least one of the T queries sees (so: that must be read)."""
     T, S, limit = dims["T"], dims["S"], mask.limit
+    if mask.kind == "blocks":
+        return algebra.minimum(S, limit * mask.stride * T)
+    S = S if mask.stride is None else S // mask.stride
     if limit is None or not mask.causal:
         return S
     if mask.kind == "chunk":
@@ -141,7 +181,10 @@ def span(dims: Dims, mask: Mask, algebra: Algebra = INTEGERS) -> Size:
 
 
 def kept(tokens: Size, mask: Mask | None, algebra: Algebra = INTEGERS) -> Size:
-    """Of so many tokens, those whose keys a later query can still see: a window or a chunk forgets the rest."""
-    if mask is None or mask.limit is None or mask.kind == "topk" or not mask.causal:
+    """Of so many tokens, those whose keys a later query can still see (a window or a chunk forgets the rest), or entries."""
+    if mask is None or mask.kind == "blocks":
+        return tokens
+    tokens = tokens if mask.stride is None else tokens // mask.stride
+    if mask.limit is None or mask.kind == "topk" or not mask.causal:
         return tokens
     return algebra.minimum(tokens, mask.limit)

@@ -7,11 +7,13 @@ import os
 
 from archcalc import families
 from archcalc.composite import language_model
-from archcalc.config import ModelConfig
+from archcalc.config import Head, ModelConfig
 from archcalc.errors import ConfigError
 from archcalc.keys import Keys, shown
+from archcalc.quantization import quantization
 
-LARGEST_FILE = 1_000_000  # bytes; a config.json has a few thousand
+LARGEST_FILE = 4_000_000  # bytes; most have a few thousand, one that names every quantized expert 3 million
+BARE = Head(kind="none")
 
 
 def load_config(path, overrides: dict | None = None) -> ModelConfig:
@@ -27,7 +29,18 @@ def load_config(path, overrides: dict | None = None) -> ModelConfig:
     file = os.path.join(path, "config.json") if os.path.isdir(path) else os.fspath(path)
     folder, base = os.path.split(os.path.abspath(file))
     name = os.path.basename(folder) if base == "config.json" else os.path.splitext(base)[0]
-    return config_from_keys(read_json(file), overrides, name=name)
+    keys, beside = read_json(file), file.removesuffix("config.json") + "hf_quant_config.json"
+    if file.endswith("config.json") and keys.get("quantization_config") is None and os.path.isfile(beside):
+        keys["quantization_config"] = {"quant_method": "modelopt"} | _said_beside(beside)
+    return config_from_keys(keys, overrides, name=name)
+
+
+def _said_beside(file: str) -> dict:
+    """What hf_quant_config.json, which Model Optimizer writes next to a config.json, says of the weights."""
+    keys = read_json(file)
+    if type(keys.get("quantization")) is not dict:
+        raise ConfigError(f"{_tail(file)}: quantization={shown(keys.get('quantization'))}: must be an object; mend it")
+    return keys["quantization"]
 
 
 def read_json(file: str) -> dict:
@@ -131,11 +144,24 @@ def config_from_keys(keys: dict, overrides: dict | None = None, name: str = "mod
     family = families.family(model_type)
     raw = with_overrides(keys, overrides, family)
     k = families.reader(raw, family, model_type)
-    k.used.add("quantization_config")
     fields = family.build(k)
+    if "architectures" not in k.used:  # the family leaves it to the rule of all
+        fields |= _ending(k)
+    fields["quantization"] = quantization(k)
     k.finish(asked=overrides)
     fields["left_out"] = (*left_out, *fields.get("left_out", ()))
     return ModelConfig(**fields, name=name, keys=raw, assumed=k.assumed)
+
+
+def _ending(k: Keys) -> dict:
+    """A head, as the family has it, or none for a class that is a bare model."""
+    kind = k.architecture()
+    if kind == "mlm":
+        raise ConfigError(
+            f"architectures={shown(k.raw['architectures'])}: {k.owner} has no masked language model; give its "
+            "...ForCausalLM, or null"
+        )
+    return {"head": BARE} if kind == "none" else {}
 
 
 def with_overrides(keys: dict, overrides: dict, family) -> dict:

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from itertools import islice
+
 from archcalc.checks import LARGEST, positive
 from archcalc.errors import ConfigError, nearest, one_of
 
+# What a class of Hugging Face ends in, by the end of its name; `none` has no head.
+ENDINGS = (
+    (re.compile(r"\w*(ForCausalLM|LMHeadModel|ForConditionalGeneration|ForSeq2SeqLM|MTModel|WithLMHead)"), "lm"),
+    (re.compile(r"\w*ForMaskedLM"), "mlm"),
+    (re.compile(r"(?!\w*(For[A-Z]|Head|Reward|Encoder|Decoder|Value))\w*Model"), "none"),
+)
 REQUIRED = object()  # the default of a key that must be there
 
 # Keys that change neither a shape nor what is computed at inference: labels, token ids, dropout, training, sampling.
@@ -16,7 +25,7 @@ HARMLESS = frozenset({
     "gradient_checkpointing", "chunk_size_feed_forward", "reorder_and_upcast_attn", "bos_token_id",
     "eos_token_id", "pad_token_id", "sep_token_id", "cls_token_id", "decoder_start_token_id",
     "forced_bos_token_id", "forced_eos_token_id", "initializer_range", "init_std", "attention_dropout",
-    "activation_dropout", "dropout", "hidden_dropout", "residual_dropout", "embedding_dropout",
+    "activation_dropout", "attention_probs_dropout_prob", "dropout", "hidden_dropout", "hidden_dropout_prob", "residual_dropout", "embedding_dropout",
     "classifier_dropout", "classif_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop", "encoder_layerdrop",
     "decoder_layerdrop", "summary_activation", "summary_first_dropout", "summary_proj_to_labels",
     "summary_type", "summary_use_proj", "max_length", "min_length", "do_sample", "early_stopping", "num_beams",
@@ -46,10 +55,29 @@ HARMLESS_AT = {
 def shown(value: object) -> str:
     """`repr` of a value in a message: one line, at most 60 characters, for any value at all."""
     try:
-        text = repr(value)
+        text = repr(_begun(value))
     except (ValueError, RecursionError):  # an int of more than 4300 digits; a list nested too deep
         return f"<{type(value).__name__} too large to print>"
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+class Cut:
+    """Stands for what is inside a value that is nested deeper than a message shows."""
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _begun(value: object, depth: int = 4) -> object:
+    """The beginning of a value, so that a message costs nothing however large the value is."""
+    if type(value) is str:
+        return value[:100]
+    if type(value) is list:
+        return [_begun(item, depth - 1) for item in value[:12]] if depth else Cut()
+    if type(value) is dict:
+        first = islice(value.items(), 12)
+        return {_begun(name): _begun(item, depth - 1) for name, item in first} if depth else Cut()
+    return value
 
 
 def label(name: str) -> str:
@@ -100,9 +128,10 @@ class Keys:
         if not found:
             if default is not REQUIRED:
                 return name, default
-            if name not in self.release:
+            known = next((n for n in names if n in self.release), None)
+            if known is None:
                 raise self._missing(name)
-            return name, self.assumed.setdefault(name, self.release[name])
+            return known, self.assumed.setdefault(known, self.release[known])
         for other, value in found[1:]:
             if type(value) is not type(found[0][1]) or value != found[0][1]:
                 raise ConfigError(
@@ -149,6 +178,8 @@ class Keys:
         # A comparison with an int is exact, so it also refuses one too large for a float.
         if type(value) not in (int, float) or not -1.7e308 < value < 1.7e308:
             raise ConfigError(f"{label}={shown(value)}: must be a finite number; give one such as 1e-05 or 10000.0")
+        if name.endswith(("eps", "epsilon")) and not 0 < value < 1:
+            raise ConfigError(f"{label}={shown(value)}: must lie between 0 and 1; 1e-05 is usual")
         return float(value)
 
     def bool(self, name: str, default=REQUIRED):
@@ -168,7 +199,7 @@ class Keys:
     def choice(self, name: str, meanings: dict, default=REQUIRED):
         """What one of the strings in `meanings` means; `default` is one of those strings."""
         label, value = self._find(name, default)
-        one_of(label, value if type(value) is str else Shown(value), meanings)
+        one_of(label, value if type(value) is str and len(value) <= 60 else Shown(value), meanings)
         return meanings[value]
 
     def strings(self, name: str, allowed: tuple):
@@ -190,6 +221,27 @@ class Keys:
         if type(value) is not dict:
             raise ConfigError(f"{label}={shown(value)}: must be an object; write {{...}} or null")
         return Keys(value, owner=f"{label} of {self.owner}", prefix=label + ".")
+
+    def architecture(self) -> str | None:
+        """What the model ends in, by `architectures`: `lm`, `mlm`, `none`; None where the config does not say.
+
+        A family that asks decides itself what it makes of it.
+        """
+        label, value = self._find("architectures", None)
+        if value is None or value == []:
+            return None
+        if type(value) is not list or not all(type(name) is str for name in value):
+            raise ConfigError(f"{label}={shown(value)}: must be a list of names of classes; give one, or null")
+        found = {name: next((kind for end, kind in ENDINGS if end.fullmatch(name)), "") for name in value[:100]}
+        for name, kind in found.items():
+            if not kind:
+                raise ConfigError(
+                    f"{label}={shown(name)}: its head is not understood; give a ...ForCausalLM (or another language "
+                    "model), a ...Model to count without a head, or null"
+                )
+        if len(set(found.values())) > 1:
+            raise ConfigError(f"{label}={shown(value)}: some with a head, some without; give one")
+        return found[value[0]]
 
     def must_be(self, name: str, allowed, why: str = "anything else is not understood yet"):
         """Refuse the key at any value but one."""

@@ -76,11 +76,10 @@ class Monomial(NamedTuple):
             return count
         if kind == "rows":
             return algebra.minimum(limit, per_index * count)
-        mask = EVERY_PAIR if dense else mask
+        mask = mask.dense if dense else mask
         return count * (pairs if kind == "pairs" else span)(dims, mask, algebra)
 
 
-EVERY_PAIR = Mask(causal=False, limit=None)
 ONCE = Monomial("")  # the request sets nothing: a weight's elements
 
 
@@ -149,9 +148,11 @@ class Op:
                 add("weights_read", axes)
         if self.output.role == "state":
             add("cache_read", self.output.axes)
-        if self.output.role != "chip":
+        if self.output.role == "cache" and self.mask:  # what is made of a chunk, once the chunk is whole
+            add("cache_written", self.output.axes.replace("S", ""), "pairs")
+        elif self.output.role != "chip":
             add("cache_written" if self.output.role in ("cache", "state") else "activations", self.output.axes)
-        if self.mask:
+        if self.mask and self.multiplied:
             add("flops", self.multiplied.replace("T", "").replace("S", ""), "pairs", scale=2)
         elif self.multiplied:
             add("flops", self.multiplied, scale=2)
@@ -168,15 +169,15 @@ class Op:
 
     def bind(self, sizes: Sizes) -> tuple[Term, ...]:
         """The terms, with the axes that the model fixes put into their monomials."""
-        if not (self.gather or (self.mask and self.mask.limit)):
+        if not (self.gather or (self.mask and (self.mask.limit or self.mask.stride))):
             return self.terms
         found = []
         for column, scale, fixed, monomial in self.terms:
             axes, kind, mask, _, per_index = monomial
             if kind == "rows":
                 monomial = Monomial(axes, kind, None, sizes[self.gather], sizes[per_index])
-            elif mask and mask.limit:
-                monomial = Monomial(axes, kind, mask._replace(limit=sizes[mask.limit]))
+            elif mask:
+                monomial = Monomial(axes, kind, mask.bound(sizes))
             found.append(Term(column, scale, fixed, monomial))
         return tuple(found)
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from archcalc.counts import CONVENTIONS
+from archcalc.memory import LONGEST
 from archcalc.units import bytes_both, duration, scaled
 
 FORMATS = ("table", "markdown", "json")
-PROSE = ("formula", "convention", "source", "claim", "verdict", "why")  # headers of columns that hold text
+PROSE = ("formula", "convention", "source", "claim", "verdict", "why", "with values", "what")  # headers of columns that hold text
 
 
 def table(rows: list[list[Any]], headers: list[str], style: str) -> str:
@@ -26,7 +28,41 @@ def _parameters(report: dict[str, Any], style: str) -> str:
     rows.append(["total", "", "", "", report["parameters"]["total"]])
     if report["parameters"]["active"] != report["parameters"]["total"]:
         rows.append(["active a token", "", "", "", report["parameters"]["active"]])
+    if report["parameters"]["buffers"]:
+        rows.append(["buffers, no parameters", "", "", "", report["parameters"]["buffers"]])
     return table(rows, ["parameters", "formula", "one layer", "layers", "total"], style)
+
+
+def _counts(report: dict[str, Any], style: str) -> str:
+    """The conventions of model cards. Active ones only where a token does not use all."""
+    found = report["parameters"]["conventions"]
+    if all(count["total"] == count["active"] for count in found.values()):
+        rows = [[name, count["total"], CONVENTIONS[name]] for name, count in found.items()]
+        return table(rows, ["parameters counted as", "total", "what"], style)
+    rows = [[name, count["total"], count["active"], CONVENTIONS[name]] for name, count in found.items()]
+    return table(rows, ["parameters counted as", "total", "active a token", "what"], style)
+
+
+def _notes(report: dict[str, Any]) -> list[str]:
+    """What is not counted, and what was not said by the config."""
+    found = [f"Left out: {words}." for words in report["left_out"]]
+    if report["assumed"]:
+        given = ", ".join(f"{name}={value}" for name, value in report["assumed"].items())
+        found.append(f"Assumed, absent keys at the default of the Hugging Face class: {given}.")
+    return ["\n".join(found)] if found else []
+
+
+def _experts(report: dict[str, Any], style: str) -> list[str]:
+    """Experts that a decode step reads, by batch."""
+    if "experts" not in report:
+        return []
+    rows = []
+    for row in report["experts"]:
+        kind = f"{row['chosen']} of {row['experts']}, {row['layers']} layers"
+        both = [scaled(row["bytes_most"], "B"), scaled(row["bytes_expected"], "B")]
+        rows.append([kind, row["batch"], row["most"], f"{row['expected']:.5g}", *both])
+    headers = ["experts", "batch", "distinct, at most", "expected", "bytes, at most", "expected bytes"]
+    return [table(rows, headers, style)]
 
 
 def _blocks(report: dict[str, Any], style: str) -> str:
@@ -35,12 +71,12 @@ def _blocks(report: dict[str, Any], style: str) -> str:
 
 
 def _passes(report: dict[str, Any], style: str) -> str:
-    rows = []
+    rows, unit = [], report["unit"]
     for run in report["passes"]:
-        intensity = f"{run['intensity_flops_per_byte']:.4g} FLOPs/B"
-        measures = [scaled(run["flops"], "FLOPs"), scaled(run["bytes"], "B"), intensity, duration(run["seconds"])]
-        rows.append([run["name"], run["flops"], *measures, run["bound"]])
-    headers = ["pass", "FLOPs", "", "bytes moved", "intensity", "time at the roofline", "bound"]
+        flops, intensity = run[unit.lower()], run[f"intensity_{unit.lower()}_per_byte"]
+        measures = [scaled(flops, unit), scaled(run["bytes"], "B"), f"{intensity:.4g} {unit}/B", duration(run["seconds"])]
+        rows.append([run["name"], flops, *measures, run["bound"]])
+    headers = ["pass", unit, "", "bytes moved", "intensity", "time at the roofline", "bound"]
     return table(rows, headers, style)
 
 
@@ -48,7 +84,7 @@ def _parts(report: dict[str, Any], style: str) -> str:
     """One row a part and a column a pass: FLOPs, share of the time and its bound."""
     names = list(dict.fromkeys(part["name"] for run in report["passes"] for part in run["parts"]))
     by_pass = [{part["name"]: (part, run) for part in run["parts"]} for run in report["passes"]]
-    rows = []
+    rows, unit = [], report["unit"]
     for name in names:
         row: list[Any] = [name]
         for found in by_pass:
@@ -56,11 +92,11 @@ def _parts(report: dict[str, Any], style: str) -> str:
             if part is None:
                 row += ["", "", ""]
             else:
-                row += [part["flops"], f"{part['seconds'] / run['seconds']:.1%}", part["bound"]]
+                row += [part[unit.lower()], f"{part['seconds'] / run['seconds']:.1%}", part["bound"]]
         rows.append(row)
     headers = ["part"]
     for run in report["passes"]:
-        headers += [f"{run['name']} FLOPs", "time", "bound"]
+        headers += [f"{run['name']} {unit}", "time", "bound"]
     return table(rows, headers, style)
 
 
@@ -73,6 +109,12 @@ def _memory(report: dict[str, Any], style: str) -> str:
     if "cross_bytes" in kv:
         rows.append(["cross cache, one source token", bytes_both(kv["cross_bytes_per_source_token"])])
         rows.append(["cross cache, the request", bytes_both(kv["cross_bytes"])])
+    if "slope_bytes_per_token" in kv:
+        rows.append(["KV cache, a token beyond every window", bytes_both(kv["slope_bytes_per_token"])])
+        rows.append(["KV cache, full windows of a sequence", bytes_both(kv["constant_bytes"])])
+    if "state_bytes" in kv:
+        rows.append(["recurrent state, one sequence", bytes_both(kv["state_bytes_per_sequence"])])
+        rows.append(["recurrent state, the request", bytes_both(kv["state_bytes"])])
     rows += [[f"weights in {name}", bytes_both(count)] for name, count in report["weight_bytes"].items()]
     fits = "fits" if memory["needed_bytes"] <= memory["device_bytes"] else "does not fit"
     room = f"{scaled(memory['needed_bytes'], 'B')} of {scaled(memory['device_bytes'], 'B')}: {fits}"
@@ -80,20 +122,100 @@ def _memory(report: dict[str, Any], style: str) -> str:
     return table(rows, ["memory", "bytes"], style)
 
 
+def _reserved(report: dict[str, Any], style: str) -> list[str]:
+    """What an engine reserves, in bytes of one rank, and what fits."""
+    if "reserved" not in report:
+        return []
+    found, request = report["reserved"], report["request"]
+    rank = "" if found["tp"] == 1 else f", each of {found['tp']} ranks"
+    shown = {
+        f"one token{rank}": bytes_both(found["rank_bytes_per_token"]),
+        f"one block of {found['block_size']} tokens{rank}": bytes_both(found["rank_bytes_per_block"]),
+        f"blocks of {request['context']:,} tokens": f"{found['blocks_per_request']:,}",
+    }
+    if found["windowed_blocks_per_request"] is not None:
+        shown["blocks of a windowed layer"] = f"{found['windowed_blocks_per_request']:,}"
+    if found["rank_state_bytes_per_request"]:
+        shown[f"state of one sequence{rank}"] = bytes_both(found["rank_state_bytes_per_request"])
+    shown[f"one request{rank}"] = bytes_both(found["rank_bytes_per_request"])
+    shown[f"batch of {request['batch']}{rank}"] = bytes_both(found["rank_bytes"])
+    if rank:
+        shown[f"batch of {request['batch']}, all ranks"] = bytes_both(found["bytes"])
+    if fits := found.get("fits"):
+        shown[f"room{rank}"] = bytes_both(fits["room_bytes"])
+        shown["fits: blocks"] = f"{fits['blocks']:,} of {found['block_size']} = {fits['tokens']:,} tokens"
+        if fits["concurrency"] is not None:
+            shown[f"fits: requests of {request['context']:,} tokens"] = f"{fits['concurrency']:.2f}x = {fits['requests']:,}"
+        longest = fits["longest_context"]
+        shown["fits: one request of"] = "any length" if longest >= LONGEST else f"{longest:,} tokens"
+    return [table([list(item) for item in shown.items()], ["KV cache, reserved", "bytes"], style)]
+
+
+def explanation(found: dict[str, Any], style: str) -> str:
+    """The summands of one number and their sum."""
+    rows = [[t["name"], t["formula"], t["values"], t["one"], t["layers"], t["total"]] for t in found["terms"]]
+    rows.append(["sum", "", "", "", "", found["sum"]])
+    if found["bits"]:
+        rows.append([f"x {found['bits']} bits / 8", "", "", "", "", found["total"]])
+    headers = [found["quantity"], "formula", "with values", "one layer", "layers", "total"]
+    legend = "\n".join(f"{letter}  {meaning}" for letter, meaning in found["legend"].items())
+    return f"{table(rows, headers, style)}\n\n{found['quantity']} = {found['total']:,} {found['unit']}\n\n{legend}"
+
+
 def render(report: dict[str, Any], style: str = "table") -> str:
-    """The report as `table`, `markdown` or `json` text."""
+    """The report as `table`, `markdown` or `json` text; with an explanation, tables show only that."""
     if style == "json":
         return json.dumps(report, indent=2, ensure_ascii=False)
     request = ", ".join(f"{name} {value}" for name, value in report["request"].items() if name != "device_source")
     mark = "## " if style == "markdown" else ""
+    title = f"{mark}{report['model']}: {report['parameters']['total']:,} parameters\n\n{request}"
+    if "explain" in report:
+        return f"{title}\n\n{explanation(report['explain'], style)}"
     sections = [
-        f"{mark}{report['model']}: {report['parameters']['total']:,} parameters\n\n{request}",
+        title,
+        *_notes(report),
         _parameters(report, style),
+        _counts(report, style),
         _blocks(report, style),
         _memory(report, style),
+        *_reserved(report, style),
+        *_experts(report, style),
         _passes(report, style),
         _parts(report, style),
         table([list(item) for item in report["conventions"].items()], ["what", "convention"], style),
         f"Device peaks: {report['request']['device_source']}.",
     ]
     return "\n\n".join(sections)
+
+
+def render_training(found: dict[str, Any], style: str = "table") -> str:
+    """The numbers of a training step."""
+    if style == "json":
+        return json.dumps(found, indent=2, ensure_ascii=False)
+    mark = "## " if style == "markdown" else ""
+    title = f"{mark}{found['model']}: one training step\n\n" + ", ".join(f"{n} {v}" for n, v in found["step"].items())
+    flops = [[name, count, scaled(count, "FLOPs")] for name, count in found["flops"].items()]
+    exact = found["flops"]["causal"]
+    thumb = [[name, row["n"], row["flops"], f"{row['flops'] / exact:.4f}"] for name, row in found["six_n_d"].items()]
+    held = [[name.replace("_", " "), bytes_both(count)] for name, count in found["bytes"].items()]
+    held.append(["total", bytes_both(found["total_bytes"])])
+    return "\n\n".join(
+        [
+            title,
+            table(flops, ["a step", "FLOPs", ""], style),
+            table(thumb, ["6ND, N counted as", "N", "6ND", "of causal"], style),
+            table(held, ["memory", "bytes"], style),
+            table([list(item) for item in found["conventions"].items()], ["what", "convention"], style),
+        ]
+    )
+
+
+def render_against(found: dict[str, Any], style: str = "table") -> str:
+    """Our parameters and those of transformers, side by side."""
+    if style == "json":
+        return json.dumps(found, indent=2, ensure_ascii=False)
+    rows = [[r["part"], r["ours"], r["theirs"], r["ours"] - r["theirs"]] for r in found["rows"]]
+    rows += [[f"not counted: {name}", "", count, ""] for name, count in found["towers"].items()]
+    verdict = "agrees" if found["agree"] else "DIFFERS"
+    text = table(rows, ["parameters", "archcalc", f"transformers {found['version']}", "difference"], style)
+    return f"{found['model']}: {verdict}\n\n{text}"

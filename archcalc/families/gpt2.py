@@ -26,4 +26,4 @@ def build(k: Keys) -> dict:
     norm = Norm("layernorm", k.float("layer_norm_epsilon", default=1e-5))
     mlp = feed_forward(k, act="gelu_new", gated=False, bias=True, size=4 * k.int("hidden_size"))
     mixer = windowed(k, layer_windows(k, layer_count(k), None), bias=True)
-    return model(k, decoder(k, mixer, same(mlp), norm), tie=True, embedding="learned")
+    return model(k, decoder(k, mixer, same(mlp), norm), tie=True, position_embedding="learned")

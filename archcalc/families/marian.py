@@ -7,54 +7,33 @@ Source: Vaswani et al. 2017, arXiv:1706.03762; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.config import Attention, Block, Norm
+from archcalc.config import Norm
 from archcalc.errors import ConfigError
-from archcalc.families.shared import attention, feed_forward, layer_count, layer_windows, stack, stack_keys
+from archcalc.families import pair
 from archcalc.keys import Keys
 
-ALIASES = {
-    "hidden_size": ("d_model",),
-    "hidden_act": ("activation_function",),
-    "norm_placement": ("normalize_before", "add_final_layer_norm"),
-}
-PER_STACK = {
-    "num_hidden_layers": ("encoder_layers", "decoder_layers"),
-    "num_attention_heads": ("encoder_attention_heads", "decoder_attention_heads"),
-    "intermediate_size": ("encoder_ffn_dim", "decoder_ffn_dim"),
-}
-IGNORED = frozenset({"extra_pos_embeddings"})  # an offset of the padding row in tables that are not stored
+ALIASES = pair.ALIASES | {"norm_placement": ("normalize_before", "add_final_layer_norm")}
+PER_STACK = pair.PER_STACK
+# extra_pos_embeddings: an offset of the padding row in tables that are not stored.
+IGNORED = pair.IGNORED
 
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    k.must_be("is_encoder_decoder", True, "this family has an encoder and a decoder")
     static = k.bool("static_position_embeddings", default=True)
     if not static:
         k.must_be("extra_pos_embeddings", 0, "learned tables with extra rows are not understood yet")
-    encoder, decoder = stack_keys(k, PER_STACK, 0), stack_keys(k, PER_STACK, 1)
     norm = Norm("layernorm", 1e-5)  # fixed: the family has no key for its epsilon
     placement, has_final_norm = _norms(k)
-    final_norm = norm if has_final_norm else None
-
-    def block(k: Keys, window: int | None, cross: Attention | None) -> Block:
-        itself = attention(k, bias=True, window=window, causal=cross is not None)
-        return Block(itself, feed_forward(k, act="gelu", gated=False, bias=True), norm, placement, cross)
-
-    cross = attention(decoder, bias=True, causal=False)
-    windows = layer_windows(decoder, layer_count(decoder), None)
-    size = k.int("vocab_size")
-    k.must_be("decoder_vocab_size", size, "the stacks have one vocabulary; two are not understood yet")
-    return {
-        "vocab_size": size,
-        "hidden_size": k.int("hidden_size"),
-        "max_position_embeddings": k.int("max_position_embeddings"),
-        "encoder": stack(layer_count(encoder), lambda layer: block(encoder, None, None), final_norm),
-        "decoder": stack(len(windows), lambda layer: block(decoder, windows[layer], cross), final_norm),
-        "position_embedding": "sinusoidal" if static else "learned",
-        "tie_word_embeddings": k.bool("tie_word_embeddings", default=True),
-        "share_embeddings": k.bool("share_encoder_decoder_embeddings", default=True),
-        "scale_embedding": k.bool("scale_embedding", default=False),
-    }
+    stacks = pair.two_stacks(k, norm, placement, norm if has_final_norm else None)
+    k.must_be("decoder_vocab_size", k.int("vocab_size"), "the stacks have one vocabulary; two are not understood yet")
+    return pair.pair_model(
+        k,
+        stacks,
+        max_position_embeddings=k.int("max_position_embeddings"),
+        position_embedding="sinusoidal" if static else "learned",
+        share_embeddings=k.bool("share_encoder_decoder_embeddings", default=True),
+    )
 
 
 def _norms(k: Keys) -> tuple[str, bool]:

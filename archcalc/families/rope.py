@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from archcalc.config import RopeScaling, Rotary
 from archcalc.errors import ConfigError
-from archcalc.keys import Keys
+from archcalc.keys import Keys, label, shown
 
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "su", "proportional")
 # What the stretches beyond linear and llama3 are described with: read, and no part of a count.
@@ -17,6 +17,11 @@ SHAPES = frozenset({
     "low_freq_factor", "high_freq_factor", "mrope_section", "mrope_interleaved", "llama_4_scaling_beta",
     "max_position_embeddings",
 })  # fmt: skip
+
+SETS = (
+    "full_attention", "sliding_attention", "chunked_attention", "linear_attention", "compressed_sparse_attention",
+    "heavily_compressed_attention", "main", "compress",
+)  # fmt: skip
 
 
 def rotary(k: Keys, theta: float, share: float = 1.0) -> Rotary:
@@ -31,7 +36,8 @@ def rotary(k: Keys, theta: float, share: float = 1.0) -> Rotary:
     base = k.float("rope_theta", default=None)
     nested = new or old
     if nested and any(type(value) is dict for value in nested.raw.values()):
-        return Rotary(base or theta)  # one set of parameters a layer type
+        _check_sets(nested)
+        return Rotary(base or theta)
     inner = nested.float("rope_theta", default=None) if nested else None
     if None not in (base, inner) and base != inner:
         raise ConfigError(f"rope_theta={base!r} with {nested.prefix}rope_theta={inner!r}: they disagree; give only one")
@@ -42,6 +48,22 @@ def rotary(k: Keys, theta: float, share: float = 1.0) -> Rotary:
     if len(set(given)) > 1:
         raise ConfigError(f"partial_rotary_factor={given[0]!r} with {given[1]!r}: they disagree; give only one")
     return Rotary(base, _scaling(nested) if nested else None, given[0] if given else share)
+
+
+def _check_sets(k: Keys) -> None:
+    """Read parameters that are given once a layer type, perhaps beside some for all."""
+    k.used |= SHAPES | {"rope_theta", "rope_type", "type", "factor", "partial_rotary_factor"}
+    for name, value in k.raw.items():
+        if type(value) is not dict:
+            continue
+        if name not in SETS:
+            raise ConfigError(
+                f"{k.prefix}{label(name)}={shown(value)}: no type of layers; use one of {', '.join(SETS)}"
+            )
+        one = k.nested(name)
+        theta, share = one.float("rope_theta", default=1e4), one.float("partial_rotary_factor", default=1.0)
+        Rotary(theta, _scaling(one), share)
+    k.finish()
 
 
 def _scaling(k: Keys) -> RopeScaling | None:

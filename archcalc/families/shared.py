@@ -25,6 +25,7 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
     "relu2": "relu2",
+    "xielu": "xielu",
 }
 FULL, SLIDING, CHUNKED, LINEAR = "full_attention", "sliding_attention", "chunked_attention", "linear_attention"
 
@@ -46,6 +47,11 @@ def head_dim(k: Keys, heads: int) -> int:
             "give head_dim or fix hidden_size"
         )
     return given or hidden // heads
+
+
+def default_head(k: Keys, width: int) -> int | None:
+    """head_dim where an absent key means `width` and a null hidden_size / num_attention_heads (None)."""
+    return None if k.given("head_dim") else k.int("head_dim", default=width)
 
 
 def attention(k: Keys, *, bias: bool = False, kv_heads=None, head=None, window=None, kv=None, **parts: Any):
@@ -95,6 +101,19 @@ def layer_windows(k: Keys, depth: int, default: int | None, types: tuple[str, ..
     if window is None and SLIDING in types:
         raise ConfigError("layer_types='sliding_attention': needs a window; give sliding_window, a count of tokens")
     return tuple(window if kind == SLIDING else None for kind in types)
+
+
+def periodic_windows(k: Keys, window: int, period: int) -> tuple:
+    """The window of each layer; each `sliding_window_pattern`-th has none. Arguments are the family's defaults."""
+    depth, period = layer_count(k), k.int("sliding_window_pattern", default=period)
+    if k.given("layer_types"):
+        k.used.add("_sliding_window_pattern")  # how those types were once made
+    return layer_windows(k, depth, window, every(period, FULL, SLIDING, depth))
+
+
+def every_layer_is(k: Keys, *names: str) -> None:
+    """Refuse `layer_types` that name anything but the one kind of layer that this family has, under these names."""
+    layer_types(k, layer_count(k), None, names)
 
 
 def every(period: int, rare: str, common: str, depth: int) -> tuple[str, ...]:
@@ -161,8 +180,8 @@ def windowed(k: Keys, windows: tuple, full: dict | None = None, **parts: Any) ->
     return lambda layer: made[windows[layer]]
 
 
-def model(k: Keys, stack: Stack, *, tie: bool, positions=None, embedding: str = "none", **fields: Any) -> dict:
-    """ModelConfig fields of a decoder-only model; `tie` and `positions` are the family's defaults."""
+def model(k: Keys, stack: Stack, *, tie: bool, positions=None, **fields: Any) -> dict:
+    """ModelConfig fields of a decoder-only model; `tie` and `positions` are the family's defaults, `fields` more."""
     k.must_be("is_encoder_decoder", False, "this family has a decoder only")
     context = k.int("max_position_embeddings", default=positions) if positions else k.int("max_position_embeddings")
     return {
@@ -170,9 +189,14 @@ def model(k: Keys, stack: Stack, *, tie: bool, positions=None, embedding: str = 
         "hidden_size": k.int("hidden_size"),
         "max_position_embeddings": context,
         "decoder": stack,
-        "position_embedding": embedding,
         "tie_word_embeddings": k.bool("tie_word_embeddings", default=tie),
     } | fields
+
+
+def predictors(k: Keys, name: str = "num_nextn_predict_layers") -> tuple[str, ...]:
+    """What `left_out` says of the layers that predict further tokens, of which the key gives the number."""
+    count = k.count(name, default=0)
+    return (f"{count} layer{'s that predict' if count > 1 else ' that predicts'} further tokens ({name})",) if count else ()
 
 
 def stack_keys(k: Keys, per_stack: dict, side: int) -> Keys:

@@ -8,6 +8,7 @@ from functools import lru_cache
 from archcalc.checks import divides, positive
 from archcalc.errors import ConfigError, one_of
 from archcalc.ops import Mask, Op, Tensor, activation, cache, linear, weight
+from archcalc.parts.disentangled import Disentangled
 from archcalc.parts.norm import Norm, norm_op
 from archcalc.parts.positions import Rotary
 
@@ -24,12 +25,15 @@ class Attention:
         qk_norm: norm of queries and keys; `qk_norm_over` says of what and with which weights: `head` (one weight
             of H for all heads), `heads` (each head by itself, with its own weight) or `all` (all heads as one vector).
         output_gate: the output times sigmoid of a projection of the input, for every `element` or a whole `head`.
+        gate_bias: of that projection; None: as the queries have one for every element, and none a head.
+        output_norm: norm of all heads' outputs as one vector. Source: Wang et al. 2023, arXiv:2310.11453 (BitNet).
         sinks: one learned logit a head that takes its share of the softmax.
         logit_softcap: scores become cap·tanh(scores/cap).
         alibi: a penalty by distance, without parameters. Source: arXiv:2108.12409.
         relative_buckets: T5's bias by distance, a table of so many buckets a head; 0 in a layer that uses the
             table of the first. Source: arXiv:1910.10683.
         values_are_keys: no projection of its own for values, which are the projected keys before their norm.
+        disentangled: DeBERTa's scores by distance, beside those by content.
         shares_cache: reads the keys and values of an earlier layer and has none.
     """
 
@@ -48,12 +52,15 @@ class Attention:
     qk_norm: Norm | None = None
     qk_norm_over: str = "head"
     output_gate: str | None = None
+    gate_bias: bool | None = None
     sinks: bool = False
     logit_softcap: float | None = None
     alibi: bool = False
     relative_buckets: int | None = None
     values_are_keys: bool = False
     shares_cache: bool = False
+    disentangled: Disentangled | None = None
+    output_norm: Norm | None = None
 
     def __post_init__(self):
         positive(num_attention_heads=self.num_attention_heads)
@@ -100,7 +107,8 @@ class Attention:
         heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
         found = {"N": heads, "K": kv_heads, "G": heads // kv_heads, "H": self.head_dim}
         rest = {"W": self.sliding_window, "c": self.attention_chunk_size, "U": self.v_head_dim}
-        return found | {axis: size for axis, size in (rest | {"b": self.relative_buckets}).items() if size}
+        rest |= self.disentangled.dims if self.disentangled else {"b": self.relative_buckets}
+        return found | {axis: size for axis, size in rest.items() if size}
 
     def ops(self, name: str) -> tuple[Op, ...]:
         """Self-attention over T new tokens and S keys."""
@@ -113,6 +121,7 @@ def _self_ops(a: Attention, name: str) -> tuple[Op, ...]:
         *_query_ops(a, name),
         *(() if a.shares_cache else key_value_ops(a, name)),
         *_bias_ops(a, name),
+        *(a.disentangled.ops(name) if a.disentangled else ()),
         *_products(a, name, "BSKH", f"BSK{a.value_axis}", "BKGTS", a.mask),
         *_output_ops(a, name),
     )
@@ -169,5 +178,7 @@ def _output_ops(a: Attention, name: str) -> tuple[Op, ...]:
     u, gate = a.value_axis, ()
     if a.output_gate:
         axes = f"N{u}" if a.output_gate == "element" else "N"
-        gate = (linear(f"{name}.gate_proj", "BTD", f"D{axes}", f"BT{axes}", a.q_bias and a.output_gate == "element"),)
-    return *gate, linear(f"{name}.o_proj", f"BTN{u}", f"N{u}D", "BTD", a.o_bias)
+        bias = a.q_bias and a.output_gate == "element" if a.gate_bias is None else a.gate_bias
+        gate = (linear(f"{name}.gate_proj", "BTD", f"D{axes}", f"BT{axes}", bias),)
+    norm = (norm_op(a.output_norm, f"{name}.output_norm", f"BTN{u}", f"N{u}"),) if a.output_norm else ()
+    return *gate, *norm, linear(f"{name}.o_proj", f"BTN{u}", f"N{u}D", "BTD", a.o_bias)

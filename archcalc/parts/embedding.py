@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from archcalc.checks import positive
-from archcalc.ops import Op, activation, linear, weight
+from archcalc.errors import ConfigError, one_of
+from archcalc.ops import Op, Tensor, activation, linear, weight
 from archcalc.parts.norm import Norm, norm_op
 
 
@@ -15,21 +16,27 @@ class Embedding:
 
     Args:
         embedding_size: width of the embedding where it is not hidden_size; a projection follows (and, into the head,
-            one back). `projection_bias`: of those two.
+            one back). `projection_bias`: of those two. `narrow`: positions, types and norm come before the projection
+            and have that width too.
         type_vocab_size: rows of a table of token types that is added; 0 for none.
         position_offset: rows of a learned position table beyond max_position_embeddings.
+        stored_sinusoids: the sinusoids are a table of the checkpoint and counted as one.
         norm: of the sum.
     """
 
     embedding_size: int | None = None
     projection_bias: bool = False
+    narrow: bool = False
     type_vocab_size: int = 0
     position_offset: int = 0
+    stored_sinusoids: bool = False
     norm: Norm | None = None
 
     def __post_init__(self):
         if self.embedding_size is not None:
             positive(embedding_size=self.embedding_size)
+        elif self.narrow:
+            raise ConfigError("narrow=True: needs a width of its own; give embedding_size")
         if self.type_vocab_size:
             positive(type_vocab_size=self.type_vocab_size)
         if self.position_offset:
@@ -42,32 +49,74 @@ class Head:
 
     Args:
         kind: `lm` makes logits over the vocabulary; `mlm` transforms first (a matrix, an activation and `norm`);
-            `pooler` is one matrix over the first token; `none` ends at the hidden states.
-        bias: of the logits. logit_softcap: logits become cap·tanh(logits/cap).
+            `labels` makes one number a label, of the first token or of `every_token`, behind a matrix (and a `norm`)
+            where `dense`; `pooler` is one matrix over the first token; `none` ends at the hidden states.
+        bias: of the logits. dense_bias: of the matrix in front of them. labels: how many.
+        buffer_bias: logits have a bias that is stored as a buffer.
+        logit_softcap: logits become cap·tanh(logits/cap).
+        contacts: a regression from the attention maps of all layers and heads, which runs only when asked for.
+        beside: a second head.
     """
 
     kind: str = "lm"
     bias: bool = False
     norm: Norm | None = None
     logit_softcap: float | None = None
+    dense: bool = True
+    dense_bias: bool = True
+    buffer_bias: bool = False
+    labels: int = 0
+    every_token: bool = False
+    contacts: bool = False
+    beside: Head | None = None
+
+    def __post_init__(self):
+        one_of("head", self.kind, ("lm", "mlm", "labels", "pooler", "none"))
+        if self.kind == "labels":
+            positive(num_labels=self.labels)
 
     @property
     def has_logits(self) -> bool:
         return self.kind in ("lm", "mlm")
+
+    def ops(self, width: str = "D") -> tuple[Op, ...]:
+        """All but the matrix onto the vocabulary; `width` is the axis of what that one reads."""
+        if self.kind == "mlm":
+            made = "e" if width == "D" else width
+            dense = linear("head.dense", "BRD", f"D{made}", f"BR{made}", self.dense_bias)
+            return dense, *((norm_op(self.norm, "head.norm", f"BR{made}", made),) if self.norm else ())
+        if self.kind == "pooler":
+            return (linear("pooler", "BD", "De", "Be", True),)
+        return _label_ops(self) if self.kind == "labels" else ()
+
+
+def _label_ops(head: Head) -> tuple[Op, ...]:
+    tokens, read, found = "BR" if head.every_token else "B", "D", ()
+    if head.dense:
+        read, found = "e", (linear("classifier.dense", f"{tokens}D", "De", f"{tokens}e", head.dense_bias),)
+        found += (norm_op(head.norm, "classifier.norm", f"{tokens}e", "e"),) if head.norm else ()
+    return *found, linear("classifier", f"{tokens}{read}", f"{read}O", f"{tokens}O", head.bias)
+
+
+# The regression of attention maps: owned, and run only when asked for.
+CONTACTS = Op("contact_head", (weight("μo"), weight("o")), Tensor("chip", "μo"))
 
 
 @dataclass(frozen=True)
 class ConvFrontend:
     """Whisper's input: two convolutions of width `kernel` over spectrogram frames, the second with stride 2.
 
+    The encoder always gets `tokens` of them, half of the frames to which any sound is padded. Its positions are
+    sinusoids that the checkpoint stores, so they count as a table.
     Source: Radford et al. 2022, arXiv:2212.04356, section 2.2.
     """
 
     num_mel_bins: int
+    tokens: int
     kernel: int = 3
 
     def __post_init__(self):
-        positive(num_mel_bins=self.num_mel_bins, kernel=self.kernel)
+        positive(num_mel_bins=self.num_mel_bins, max_source_positions=self.tokens, kernel=self.kernel)
 
     @property
     def dims(self) -> dict[str, int]:
@@ -81,8 +130,3 @@ class ConvFrontend:
             Op("conv1", first, activation("BTqD")),
             Op("conv2", (activation("BTD"), weight("Dke"), weight("e")), activation("BTe")),
         )
-
-
-def transform_ops(norm: Norm) -> tuple[Op, ...]:
-    """The matrix, activation and norm in front of a masked language model's head."""
-    return linear("head.dense", "BRD", "De", "BRe", True), norm_op(norm, "head.norm", "BRe", "e")

@@ -18,7 +18,11 @@ class FeedForward:
     """Two matrices (`gated` false) or three: act(x·up)·down, or (act(x·gate) * x·up)·down.
 
     SwiGLU is gated `silu`, GeGLU is gated `gelu`. Source: Shazeer 2020, arXiv:2002.05202.
-    `bias` speaks for all of them, `down_bias`, where given, for the last.
+    `bias` speaks for all of them, `down_bias`, where given, for the last. `xielu` owns two numbers and stores
+    two more. Source: Huang & Schlag 2024, arXiv:2411.13010.
+
+    Args:
+        inner_norm: of what the last matrix reads. Source: Wang et al. 2023, arXiv:2310.11453 (BitNet).
     """
 
     intermediate_size: int
@@ -26,6 +30,7 @@ class FeedForward:
     gated: bool = False
     bias: bool = False
     down_bias: bool | None = None
+    inner_norm: Norm | None = None
 
     def __post_init__(self):
         positive(intermediate_size=self.intermediate_size)
@@ -33,7 +38,7 @@ class FeedForward:
 
     @property
     def dims(self) -> dict[str, int]:
-        return {"F": self.intermediate_size}
+        return {"F": self.intermediate_size} | ({"q": 2} if self.hidden_act == "xielu" else {})
 
     @property
     def ups(self) -> tuple[str, ...]:
@@ -48,8 +53,11 @@ class FeedForward:
 @lru_cache(maxsize=256)
 def _dense_ops(mlp: FeedForward, name: str, width: str) -> tuple[Op, ...]:
     down_bias = mlp.bias if mlp.down_bias is None else mlp.down_bias
+    inner = (Op(f"{name}.xielu", (weight("q"), Tensor("buffer", "q")), Tensor("chip", "q")),) if mlp.hidden_act == "xielu" else ()
+    inner += (norm_op(mlp.inner_norm, f"{name}.inner_norm", f"BT{width}", width),) if mlp.inner_norm else ()
     return (
         *(linear(f"{name}.{up}", "BTD", f"D{width}", f"BT{width}", mlp.bias) for up in mlp.ups),
+        *inner,
         linear(f"{name}.down_proj", f"BT{width}", f"{width}D", "BTD", down_bias),
     )
 

@@ -25,7 +25,7 @@ class Recurrent:
         positive(**{f.name: getattr(self, f.name) for f in fields(self) if f.type == "int"})
 
 
-def _conv(name: str, bias: bool) -> Op:
+def convolution(name: str, bias: bool) -> Op:
     """A depthwise convolution over the last k tokens, which it keeps."""
     owned = (weight("xk"),) + ((weight("x"),) if bias else ())
     return Op(f"{name}.conv1d", (activation("BTx"), Tensor("state", "Bxk"), *owned), activation("BTx"))
@@ -64,7 +64,7 @@ def _mamba_ops(m: Mamba, name: str) -> tuple[Op, ...]:
     return (
         linear(f"{name}.in_proj.x", "BTD", "Dw", "BTw", m.bias),
         linear(f"{name}.in_proj.z", "BTD", "Dw", "BTw", m.bias),
-        _conv(name, m.conv_bias),
+        convolution(name, m.conv_bias),
         linear(f"{name}.x_proj.dt", "BTw", "wp", "BTp", False),
         linear(f"{name}.x_proj.b", "BTw", "wn", "BTn", False),
         linear(f"{name}.x_proj.c", "BTw", "wn", "BTn", False),
@@ -81,6 +81,8 @@ class Mamba2(Recurrent):
 
     Args:
         norm: of the gated output, over all heads; None for none.
+        out_bias: of the last projection, where it is not `bias`.
+        chunk_size: tokens that eager code takes at once; no part of a count.
     """
 
     num_heads: int
@@ -91,6 +93,8 @@ class Mamba2(Recurrent):
     bias: bool = False
     conv_bias: bool = True
     norm: Norm | None = None
+    out_bias: bool | None = None
+    chunk_size: int = 256
 
     def __post_init__(self):
         super().__post_init__()
@@ -112,11 +116,11 @@ def _mamba2_ops(m: Mamba2, name: str) -> tuple[Op, ...]:
     state, owned = Tensor("state", "Bgrun"), (weight("gr"),) * 3  # dt_bias, A_log, D
     return (
         *(linear(f"{name}.in_proj.{part}", "BTD", f"D{axes}", f"BT{axes}", m.bias) for part, axes in parts.items()),
-        _conv(name, m.conv_bias),
+        convolution(name, m.conv_bias),
         Op(f"{name}.write", (activation("BTgru"), activation("BTgn"), *owned), state),
         Op(f"{name}.read", (Tensor("chip", "Bgrun"), activation("BTgn")), activation("BTgru")),
         *((norm_op(m.norm, f"{name}.norm", "BTgru", "gru"),) if m.norm else ()),
-        linear(f"{name}.out_proj", "BTgru", "gruD", "BTD", m.bias),
+        linear(f"{name}.out_proj", "BTgru", "gruD", "BTD", m.bias if m.out_bias is None else m.out_bias),
     )
 
 
@@ -164,7 +168,7 @@ def _gated_delta_ops(m: GatedDeltaNet, name: str) -> tuple[Op, ...]:
     parts = {"q": "ij", "k": "ij", "v": "iru", "z": "iru", "b": "ir", "a": "ir"}
     return (
         *(linear(f"{name}.in_proj.{part}", "BTD", f"D{axes}", f"BT{axes}", False) for part, axes in parts.items()),
-        _conv(name, False),
+        convolution(name, False),
         *_delta_rule(name, "BTij", "BTiru", "Bijru", (weight("ir"),) * 2),  # dt_bias and A_log
         norm_op(m.norm, f"{name}.norm", "BTiru", "u"),
         linear(f"{name}.out_proj", "BTiru", "iruD", "BTD", False),
@@ -172,15 +176,51 @@ def _gated_delta_ops(m: GatedDeltaNet, name: str) -> tuple[Op, ...]:
 
 
 @dataclass(frozen=True)
+class KimiDelta(Recurrent):
+    """Gated delta rule with one decay a channel of the keys, made through a narrow matrix. Source: arXiv:2510.26692.
+
+    `norm` is of each head's output, which is gated through a narrow matrix, too.
+    """
+
+    linear_num_heads: int
+    linear_head_dim: int
+    linear_conv_kernel_dim: int
+    norm: Norm
+
+    @property
+    def dims(self) -> dict[str, int]:
+        heads, width = self.linear_num_heads, self.linear_head_dim
+        return {"h": heads, "j": width, "u": width, "k": self.linear_conv_kernel_dim, "x": 3 * heads * width}
+
+    def ops(self, name: str) -> tuple[Op, ...]:
+        return _kimi_delta_ops(self, name)
+
+
+@lru_cache(maxsize=64)
+def _kimi_delta_ops(m: KimiDelta, name: str) -> tuple[Op, ...]:
+    parts = {"q_proj": "hj", "k_proj": "hj", "v_proj": "hu", "f_a_proj": "u", "b_proj": "h", "g_a_proj": "j"}
+    return (
+        *(linear(f"{name}.{part}", "BTD", f"D{axes}", f"BT{axes}", False) for part, axes in parts.items()),
+        linear(f"{name}.f_b_proj", "BTu", "uhj", "BThj", False),
+        linear(f"{name}.g_b_proj", "BTj", "jhu", "BThu", False),
+        convolution(name, False),
+        *_delta_rule(name, "BThj", "BThu", "Bhju", (weight("hj"), weight("h"))),  # dt_bias and A_log
+        norm_op(m.norm, f"{name}.norm", "BThu", "u"),
+        linear(f"{name}.o_proj", "BThu", "huD", "BTD", False),
+    )
+
+
+@dataclass(frozen=True)
 class LightningAttention(Recurrent):
     """Linear attention with a fixed decay a head, gated at its output. Source: arXiv:2501.08313.
 
-    `norm` is of all heads' output as one vector.
+    `norm` is of all heads' output as one vector. `block_size`: tokens that eager code takes at once.
     """
 
     num_attention_heads: int
     head_dim: int
     norm: Norm
+    block_size: int = 256
 
     @property
     def dims(self) -> dict[str, int]:

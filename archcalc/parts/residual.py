@@ -8,6 +8,7 @@ from functools import lru_cache
 from archcalc.checks import positive
 from archcalc.errors import ConfigError
 from archcalc.ops import Op, Tensor, activation, linear, weight
+from archcalc.parts.per_layer import PerLayerInput
 
 
 @dataclass(frozen=True)
@@ -66,12 +67,16 @@ class Residual:
         skip: the block adds the output of an earlier one, mirrored around the middle of the stack, times a learned
             number. Source: Bao et al. 2023, arXiv:2209.12152 (U-ViT).
         hyper: several streams.
+        scalar: the block's output is multiplied by one stored number, a buffer and not a parameter.
+        per_layer: a vector of the block's own for each token is mixed in at its end.
     """
 
     alpha: float = 1.0
     value_residual: bool = False
     skip: bool = False
     hyper: HyperConnections | None = None
+    scalar: bool = False
+    per_layer: PerLayerInput | None = None
 
     def __post_init__(self):
         if not 0 < self.alpha < float("inf"):
@@ -79,7 +84,8 @@ class Residual:
 
     @property
     def dims(self) -> dict[str, int]:
-        return {"o": 1, "q": 2} | (self.hyper.dims if self.hyper else {})
+        found = {"o": 1, "q": 2} | (self.hyper.dims if self.hyper else {})
+        return found | (self.per_layer.dims if self.per_layer else {})
 
     def ops(self) -> tuple[Op, ...]:
         """What a block owns for these, beside its sublayers."""
@@ -90,4 +96,6 @@ class Residual:
 def _residual_ops(residual: Residual) -> tuple[Op, ...]:
     value = (Op("value_residual", (weight("q"),), Tensor("chip", "q")),) if residual.value_residual else ()
     skip = (Op("skip", (activation("BTD"), weight("o")), activation("BTDo")),) if residual.skip else ()
-    return (*value, *skip)
+    scalar = (Op("layer_scalar", (activation("BTD"), Tensor("buffer", "o")), activation("BTDo")),)
+    scalar = scalar if residual.scalar else ()
+    return (*value, *skip, *(residual.per_layer.ops() if residual.per_layer else ()), *scalar)

@@ -146,7 +146,7 @@ def test_a_refusal_in_a_fresh_process(arguments):
         ("[]", "holds a list"),
         ("{", "not JSON"),
         ("\x00", "not JSON"),
-        ('{"model_type": "bert"}', "bert"),
+        ('{"model_type": "berd"}', "berd"),
         ('{"model_type": "llama"}', "missing, and never guessed"),
         ('{"model_type": "llama", "model_type": "llama"}', "given twice"),
     ],

@@ -1,0 +1,36 @@
+"""model_type cohere (Command R, Aya): attention and feed-forward in parallel behind one LayerNorm without bias.
+
+Source: Cohere For AI 2024, arXiv:2405.15032; Hugging Face's class.
+"""
+
+from __future__ import annotations
+
+from archcalc.config import Norm
+from archcalc.families.llama import rotary_decoder
+from archcalc.families.shared import feed_forward, same
+from archcalc.keys import Keys
+
+IGNORED = frozenset({"logit_scale"})
+RELEASE = {
+    "cohere": {
+        "vocab_size": 256000, "hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64,
+        "intermediate_size": 22528,
+    }
+}  # fmt: skip
+
+
+def build(k: Keys) -> dict:
+    """ModelConfig fields from Hugging Face keys."""
+    qk_norm = k.bool("use_qk_norm", default=False)
+    return parallel_decoder(k, qk_norm=cohere_norm(k) if qk_norm else None, qk_norm_over="heads", theta=5e5)
+
+
+def cohere_norm(k: Keys) -> Norm:
+    """A LayerNorm with a scale alone."""
+    return Norm("layernorm", k.float("layer_norm_eps", default=1e-5), bias=False)
+
+
+def parallel_decoder(k: Keys, **parts) -> dict:
+    """What the Cohere models share; arguments as in `rotary_decoder`."""
+    mlp = same(feed_forward(k, act="silu", gated=True))
+    return rotary_decoder(k, mlp, positions=8192, tie=True, norm=cohere_norm(k), parallel="shared", **parts)

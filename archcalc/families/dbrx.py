@@ -1,0 +1,52 @@
+"""model_type dbrx: the mixtral shape under names of its own, LayerNorm without a shift.
+
+Source: Databricks 2024, the published config and classes of DBRX; Hugging Face defaults.
+"""
+
+from __future__ import annotations
+
+from archcalc.config import Norm
+from archcalc.families.experts import ROUTING, routed
+from archcalc.families.llama import rotary_decoder
+from archcalc.families.shared import same
+from archcalc.keys import Keys
+
+ALIASES = {
+    "hidden_size": ("d_model",),
+    "num_attention_heads": ("n_heads",),
+    "num_hidden_layers": ("n_layers",),
+    "max_position_embeddings": ("max_seq_len",),
+}
+IGNORED = ROUTING | {"emb_pdrop"}
+RELEASE = {"dbrx": {"vocab_size": 32000, "hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 24}}
+NESTED = {
+    "attn_config": {"num_key_value_heads": ("kv_n_heads", 1), "rope_theta": ("rope_theta", None)},
+    "ffn_config": {
+        "intermediate_size": ("ffn_hidden_size", 3584), "num_local_experts": ("moe_num_experts", 4),
+        "num_experts_per_tok": ("moe_top_k", 1),
+    },
+}  # fmt: skip
+HARMLESS = {
+    "clip_qkv", "attn_pdrop", "moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "model_type",
+    "uniform_expert_assignment",
+}  # fmt: skip
+
+
+def build(k: Keys) -> dict:
+    """ModelConfig fields from Hugging Face keys: those of the two inner objects under canonical names."""
+    k.must_be("tie_word_embeddings", False)
+    found = {"hidden_act": "silu"}
+    for outer, names in NESTED.items():
+        inner = k.nested(outer) or Keys({}, owner=outer)
+        for canonical, (name, default) in names.items():
+            found[canonical] = inner.raw.get(name, default)
+            inner.used.add(name)
+        if act := inner.nested("ffn_act_fn"):
+            found["hidden_act"] = act.str("name", default="silu")
+            act.finish()
+        inner.must_be("hidden_size", k.int("hidden_size"), "experts are as wide as the model")
+        inner.used |= HARMLESS | {name for name, value in inner.raw.items() if name.startswith("_") or value is None}
+        inner.finish()
+    view = k.view(found | k.raw, k.aliases)
+    norm = Norm("layernorm", 1e-5, bias=False)
+    return rotary_decoder(view, same(routed(view, "intermediate_size")), positions=2048, norm=norm)

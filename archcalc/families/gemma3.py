@@ -1,0 +1,24 @@
+"""model_type gemma3_text: gemma2 with normed queries and keys; five of six layers windowed, with a base of their own.
+
+Source: Gemma team 2025, arXiv:2503.19786.
+"""
+
+from __future__ import annotations
+
+from archcalc.config import Norm, Rotary
+from archcalc.families.gemma import gemma_decoder
+from archcalc.families.gemma2 import soft_caps
+from archcalc.families.rope import rotary
+from archcalc.families.shared import periodic_windows
+from archcalc.keys import Keys
+
+ALIASES = {"hidden_act": ("hidden_activation",)}
+IGNORED = frozenset({"query_pre_attn_scalar", "cache_implementation"})
+
+
+def build(k: Keys) -> dict:
+    """ModelConfig fields from Hugging Face keys."""
+    norm, windows = Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6)), periodic_windows(k, 4096, 6)
+    local, full = Rotary(k.float("rope_local_base_freq", default=1e4)), {"rotary": rotary(k, 1e6)}
+    parts = {"rotary": local, "full": full, "qk_norm": norm, "windows": windows} | soft_caps(k, None, None)
+    return gemma_decoder(k, positions=131072, kv_heads=4, placement="sandwich", **parts)

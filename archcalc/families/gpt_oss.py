@@ -1,0 +1,33 @@
+"""model_type gpt_oss: sinks in every head, windows in every other layer, experts and router with biases.
+
+Source: OpenAI 2025, arXiv:2508.10925; Hugging Face defaults.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from archcalc.families.experts import ROUTING, own_head, rms_norm, routed
+from archcalc.families.rope import rotary
+from archcalc.families.shared import FULL, SLIDING, decoder, every, layer_count, layer_windows, model, same, windowed
+from archcalc.keys import Keys
+
+ALIASES = {"num_local_experts": ("num_experts",), "num_experts_per_tok": ("experts_per_token",)}
+IGNORED = ROUTING | {"initial_context_length", "swiglu_alpha", "swiglu_limit"}  # the clamp of an activation
+RELEASE = {
+    "gpt_oss": {
+        "vocab_size": 201088, "hidden_size": 2880, "intermediate_size": 2880, "num_hidden_layers": 36,
+        "num_attention_heads": 64, "max_position_embeddings": 131072, "num_experts_per_tok": 4,
+        "num_local_experts": 128,
+    }
+}  # fmt: skip
+
+
+def build(k: Keys) -> dict:
+    """ModelConfig fields from Hugging Face keys."""
+    depth = layer_count(k)
+    windows = layer_windows(k, depth, 128, every(2, FULL, SLIDING, depth))
+    mixer = windowed(k, windows, rotary=rotary(k, 1.5e5), kv_heads=8, head=own_head(k, 64), bias=True, sinks=True)
+    experts = routed(k, "intermediate_size", router_bias=True)
+    experts = replace(experts, expert=replace(experts.expert, bias=True))
+    return model(k, decoder(k, mixer, same(experts), rms_norm(k, 1e-5)), tie=False)
