@@ -24,6 +24,7 @@ bench: .venv/test
 
 reports: .venv/test
 	$(BIN)/python -m archcalc.worked_examples
+	$(BIN)/python -m archcalc.presets_table
 
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "archcalc needs Python 3.11 or newer")'

@@ -1,9 +1,8 @@
 """The same config built by transformers on the meta device (no memory): its parameters beside ours. Needs transformers.
 
 Both columns are by part: `embedding` (tables of tokens, positions and types), `mixer` (attention or what stands for
-it), `feed-forward`, `norms`, `head`
-(all after the last norm), `other` (residual streams, inputs of each layer), and the `buffers` that are stored. A tied
-matrix counts once, in the embedding.
+it), `feed-forward`, `norms`, `head` (all after the last norm), `other` (residual streams, inputs of each layer), and
+the `buffers` that are stored. A tied matrix counts once, in the embedding.
 
 No code from a checkpoint is run: only classes that transformers itself has, and a random model of no storage.
 """
@@ -46,6 +45,9 @@ def built(keys: dict[str, Any], architecture: str | None = None, autos: tuple[st
     left_out = ("quantization_config", "auto_map")
     keys = {k: deepcopy(v) for k, v in keys.items() if k not in left_out}  # transformers writes into nested objects
     kind = str(keys.pop("model_type", None))
+    parts = transformers.CONFIG_MAPPING[kind].sub_configs if kind in transformers.CONFIG_MAPPING else {}
+    if "text_config" in parts and "text_config" not in keys:  # flat keys of a class that would take none of them
+        keys = {"text_config": keys} | {n: keys[n] for n in ("architectures", "tie_word_embeddings") if n in keys}
     try:
         config = transformers.AutoConfig.for_model(kind, **keys)
     except ValueError as error:
@@ -91,7 +93,9 @@ NORM = re.compile(r"(norm\d*|ln_?\w*|layernorm\w*|layer_?norm\w*|\w+_norm\d?|nor
 MIXER = re.compile(
     r"attn|attention|(^|\.)(mixer|mamba|ssm|conv|temporal_block|indexer|linear_attn|kda|delta\w*)(\.|$)", re.IGNORECASE
 )
-OUTER_HEAD = re.compile(r"(^|\.)lm_head$|^(embed_out|cls|pooler|score|generator_lm_head|model\.decoder\.project_out)|(^|\.)pooler(\.|$)")
+OUTER_HEAD = re.compile(
+    r"(^|\.)(lm_head$|pooler(\.|$))|^(embed_out|cls|score|generator_lm_head|model\.decoder\.project_out)"
+)
 
 
 # Modules that a class calls a mixer though they are feed-forward layers (Nemotron-H).
@@ -165,7 +169,9 @@ def compare(config: ModelConfig, keys: dict[str, Any] | None = None) -> dict[str
         import torch  # noqa: F401
         import transformers
     except ModuleNotFoundError as error:
-        raise ConfigError(f"against='transformers': {error.name} is not installed; pip install torch transformers") from None
+        raise ConfigError(
+            f"against='transformers': {error.name} is not installed; pip install torch transformers"
+        ) from None
     mine, (other, towers) = ours(config), theirs(built(keys or config.keys or {}, autos=_autos(config)))
     tables = _sinusoids(config)
     if tables and other["total"] - mine["total"] == tables:

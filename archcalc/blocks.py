@@ -168,7 +168,7 @@ def _output(config: ModelConfig) -> list[Group]:
     heads = [head for head in (config.head, config.head.beside) if head]
     dims = {"D": config.hidden_size, "V": config.vocab_size, "e": config.hidden_size}
     dims |= {"d": config.embedding.embedding_size} if config.embedding.embedding_size else {}
-    dims |= {"O": head.labels for head in heads if head.labels}
+    dims |= {"O": max(head.labels for head in heads)} if any(head.labels for head in heads) else {}
     found = [op for head in heads for op in _head_ops(config, head)]
     if config.head.contacts:
         layers = list(config.stacks.values())[-1].layers

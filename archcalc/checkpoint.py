@@ -2,8 +2,9 @@
 
 Our ops become the modules of a checkpoint by the table below: the parts of one projection are one matrix again
 (`kv_a_proj.latent` and `.rope`, the keys' and the values' half of `kv_b_proj`). By part of speech, a matrix is a weight
-that sums over an input axis and makes an output axis. Norms, convolutions, embeddings, biases, the router and the
-weights that mix residual streams are never packed. A name that a config excludes must fit a module of the model, or
+that sums over an input axis and makes an output axis. Norms, convolutions, embeddings, biases, the router, weights that
+mix residual streams and the weights of an indexer's heads are never packed; block-diagonal matrices are refused.
+A name that a config excludes must fit a module of the model, or
 one that the model has and this calculator does not count; otherwise the size is not derived.
 """
 
@@ -18,6 +19,7 @@ from archcalc.config import ModelConfig, once_a_config
 from archcalc.cost import Line, bound, buffers
 from archcalc.errors import ConfigError
 from archcalc.keys import shown
+from archcalc.module_names import ELSEWHERE, Names, canonical
 from archcalc.ops import size
 from archcalc.quantization import Quantization, Scheme
 
@@ -36,28 +38,14 @@ BESIDE = (("shared_expert", "mlp"), ("experts", "experts"))
 # model_type -> the modules that its checkpoints store joined, beyond those.
 FUSED = {
     **dict.fromkeys(("gpt2", "gpt_bigcode", "gpt_neox", "bloom", "falcon", "mpt", "codegen", "persimmon", "dbrx"), QKV),
-    "phi3": QKV | UPS,
+    **dict.fromkeys(("phi3", "modernbert"), QKV | UPS),
+    "granitemoehybrid": UPS | {f"mlp.shared_expert.{m}_proj": "mlp.shared_expert.gate_up_proj" for m in ("gate", "up")},
+    "olmo_hybrid": {f"mixer.in_proj.{part}": f"mixer.{part}_proj" for part in "qkvzba"},
     **dict.fromkeys(("glm", "glm4"), UPS),
     **dict.fromkeys(("qwen3_5_text", "qwen3_5_moe_text"), GATED_Q | LINEAR_ATTENTION),
     "qwen3_next": GATED_Q | PAIRED,
     "gemma4_text": {f"mlp.{part}.{m}_proj": f"{own}.{m}_proj" for part, own in BESIDE for m in ("gate", "up", "down")},
 }
-# Names of one thing in checkpoints -> ours.
-SPELT = {
-    "attn": "self_attn", "attention": "self_attn", "self_attention": "self_attn", "mamba": "linear_attn",
-    "ffn": "mlp", "feed_forward": "mlp", "block_sparse_moe": "mlp", "moe": "mlp", "shared_experts": "shared_expert",
-    "shared_mlp": "shared_expert", "w1": "gate_proj", "w2": "down_proj", "w3": "up_proj", "h": "layers",
-    "blocks": "layers", "embed": "embed_tokens", "embeddings": "embed_tokens", "wte": "embed_tokens",
-    "head": "lm_head", "kv_a_proj_with_mqa": "kv_a_proj",
-}  # fmt: skip
-CONTAINERS = ("model", "language_model", "backbone", "transformer", "text_model", "decoder")
-# What a checkpoint may name and nobody packs, or that is not counted: norms, convolutions, towers, further layers.
-ELSEWHERE = re.compile(
-    r"norm|e_score_correction_bias|conv1d|(^|[.*])(mtp|nextn|eh_proj|shared_head|vision|visual|vit|audio|embed_vision"
-    r"|mm_projector|multi_modal_projector|multimodal_projector|patch_merge|merger|connector|index(ers?)?_\w*proj)"
-)
-STARS = 4  # of one pattern: more let a hostile one search for ages
-MOST_SEARCHED = 1000
 
 
 class Stored(NamedTuple):
@@ -88,6 +76,7 @@ class Matrix(NamedTuple):
     count: int = 1
     beside: int = 0
     packable: bool = False
+    diagonal: bool = False
 
 
 def checkpoint_bytes(config: ModelConfig) -> Checkpoint:
@@ -98,11 +87,15 @@ def checkpoint_bytes(config: ModelConfig) -> Checkpoint:
     """
     q = config.quantization
     if q is None:
-        raise ConfigError("quantization_config: missing; the weights are stored as `weight_bytes` of one precision says")
+        raise ConfigError(
+            "quantization_config: missing; the weights are stored as `weight_bytes` of one precision says"
+        )
     if q.unknown:
         raise ConfigError(f"quantization_config: {q.unknown}; the bytes of its file are not derived")
     if q.method == "bitsandbytes" and any(line.op.gather == "E" for part in bound(config) for line in part.lines):
-        raise ConfigError("quantization_config.quant_method=bitsandbytes: whether experts are packed is not said; omit it")
+        raise ConfigError(
+            "quantization_config.quant_method=bitsandbytes: whether experts are packed is not said; omit it"
+        )
     return _checkpoint(config)
 
 
@@ -131,11 +124,15 @@ def _checkpoint(config: ModelConfig) -> Checkpoint:
         found: dict[Scheme | None, int] = defaultdict(int)
         for layer in layers:
             found[chosen(name, layer) if matrix.packable else None] += 1
+        if matrix.diagonal and set(found) != {None}:
+            raise ConfigError(
+                f"quantization_config: how {name}, block-diagonal, is packed is not said; bytes not derived"
+            )
         lines += [(name, n * matrix.count, _stored(q, scheme, matrix, n)) for scheme, n in found.items()]
     chosen.finish()
     if owned := 4 * buffers(config):
         lines.append(("buffers", 1, Stored(plain=owned, elements=owned // 4)))
-    return Checkpoint(tuple(lines), Stored(*map(sum, zip(*(stored for _, _, stored in lines)))))
+    return Checkpoint(tuple(lines), Stored(*map(sum, zip(*(stored for _, _, stored in lines), strict=True))))
 
 
 def _stored(q: Quantization, scheme: Scheme | None, m: Matrix, layers: int) -> Stored:
@@ -169,7 +166,7 @@ def _layers(config: ModelConfig) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for name, stack in config.stacks.items():
         labels = list(dict.fromkeys(g.block for g in stack_groups(config, name, stack) if g.block))
-        of = dict(zip(kinds(stack.layers), labels))
+        of = dict(zip(kinds(stack.layers), labels, strict=True))
         by_id = {id(block): of[block] for block in {id(b): b for b in stack.layers}.values()}
         for index, block in enumerate(stack.layers):
             found.setdefault(by_id[id(block)], []).append(index)
@@ -191,7 +188,7 @@ def _matrix(line: Line) -> Matrix:
     rows, columns = size(made, line.dims), size(summed, line.dims)
     count = size("".join(a for a in first if a not in summed + made), line.dims)
     packable = not op.name.endswith((".router", "indexer.weights_proj"))
-    return Matrix(rows, columns, count, whole - rows * columns * count, packable)
+    return Matrix(rows, columns, count, whole - rows * columns * count, packable, count > 1 and op.gather != "E")
 
 
 def _join(one: Matrix, other: Matrix) -> Matrix:
@@ -232,77 +229,6 @@ class Chooser:
                 layer = re.search(r"(?:layers|h|blocks)\.(\d+)", pattern)
                 if ELSEWHERE.search(pattern) or pattern.startswith("re:") or (layer and int(layer[1]) >= self.depth):
                     continue
-                raise ConfigError(f"quantization_config: {shown(pattern)} names no matrix of this model; bytes not derived")
-
-
-class Names:
-    """Names of modules as configs write them: a name, the beginning of one, its end, a glob, a `re:` expression."""
-
-    def __init__(self, patterns: tuple[str, ...]):
-        self.known: dict[str, str] = {}  # a whole name or its end, in our spelling -> as the config writes it
-        self.begun: dict[str, str] = {}  # what is before a last star
-        self.searched: list[tuple[re.Pattern, str]] = []
-        self.used: set[str] = set()
-        for pattern in patterns:
-            name = canonical(pattern)
-            if pattern.startswith("re:"):
-                self.searched.append((_expression(pattern), pattern))
-            elif "*" in name.removesuffix("*"):
-                self.searched.append((_glob(name), pattern))
-            elif name.endswith("*"):
-                self.begun.setdefault(name[:-1], pattern)
-            else:
-                self.known.setdefault(name, pattern)
-        if len(self.searched) > MOST_SEARCHED:
-            raise ConfigError(f"quantization_config: {len(self.searched)} globs; give at most {MOST_SEARCHED}")
-
-    def fit(self, name: str) -> bool:
-        """Whether a module's name (ours, with the index of its layer) is named."""
-        found = []
-        # Some families call every sublayer a mixer; to us only a recurrent one is, which the others call linear_attn.
-        for spelt in {name.replace(".mixer.", ".linear_attn."), re.sub(r"^(layers\.\d+)\.\w+", r"\1.mixer", name)}:
-            cuts = [i for i, letter in enumerate(spelt) if letter == "."]
-            ends = (spelt, *(spelt[:i] for i in cuts), *(spelt[i + 1 :] for i in cuts))
-            found += [self.known[end] for end in ends if end in self.known]
-            found += [self.begun[spelt[:i]] for i in range(len(spelt) + 1) if spelt[:i] in self.begun]
-        published = "model." + name.replace(".experts.", ".experts.0.").replace("mlp.router", "mlp.gate")
-        for spelt in (name, published, published.replace("shared_expert.", "shared_experts.")):
-            found += [pattern for expression, pattern in self.searched if expression.match(spelt)]
-        self.used.update(found)
-        return bool(found)
-
-    def unused(self) -> list[str]:
-        """Those that named nothing; embedding, head and router may be named where there is none to pack."""
-        kept = re.compile(r"embed_tokens|router|lm_head|shared_expert_gate")
-        given = (*self.known.values(), *self.begun.values(), *(pattern for _, pattern in self.searched))
-        return [p for p in given if p not in self.used and not kept.search(canonical(p))]
-
-
-def canonical(pattern: str) -> str:
-    """A name from a config in our spelling: `model.layers.3.ffn.experts.7.w1` is layers.3.mlp.experts.gate_proj."""
-    parts = pattern.split(".")
-    while len(parts) > 1 and parts[0] in CONTAINERS:
-        parts = parts[1:]
-    parts = [SPELT.get(part.rstrip("*"), part.rstrip("*")) + "*" * part.endswith("*") for part in parts]
-    parts = [part for i, part in enumerate(parts) if not (part.isdigit() and i and parts[i - 1] == "experts")]
-    if parts[-1] == "gate":
-        parts[-1] = "router"
-    return ".".join(parts)
-
-
-def _glob(name: str) -> re.Pattern:
-    if name.count("*") > STARS:
-        raise ConfigError(f"quantization_config: {shown(name)}: more than {STARS} stars; give plain names")
-    return re.compile(re.escape(name).replace(r"\*", ".*") + r"(\..*)?$")
-
-
-def _expression(pattern: str) -> re.Pattern:
-    """A `re:` that ends soon: few repeats, none of a group."""
-    text = pattern.removeprefix("re:")
-    plain = re.fullmatch(r"(?:[\w\-/^$(|)]|\\[.dw\-][*+]?|\[[\w-]+\][*+]?|\.[*+]?)*", text)
-    if not plain or len(re.findall(r"[*+]", text)) > STARS:
-        raise ConfigError(f"quantization_config: {shown(pattern)}: too hard to search for; give plain names")
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise ConfigError(f"quantization_config: {shown(pattern)}: no expression, {error}; mend it") from None
+                raise ConfigError(
+                    f"quantization_config: {shown(pattern)} names no matrix of this model; bytes not derived"
+                )

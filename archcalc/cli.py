@@ -18,6 +18,7 @@ examples:
   archcalc report --preset mixtral-8x7b --explain active
   archcalc report --config path/to/config.json --against transformers
 """
+EXPLAIN_HELP = "summands of parameters, active, encode, prefill, decode (FLOPs), kv_cache, state or weight_bytes"
 TRAINING_HELP = """\
 examples:
   archcalc training --preset llama3-8b --batch 4 --tokens 8192 --recompute full
@@ -79,7 +80,9 @@ def _paged(args: argparse.Namespace):
     names = ("block_size", "tp", "windowed_as_full", "prefill_chunk", "kv_bytes", "kv_blocks")
     given = {n: getattr(args, n) for n in names if getattr(args, n) is not None and getattr(args, n) is not False}
     if args.kv == "logical" and given:
-        raise ConfigError(f"kv='logical' with --{next(iter(given)).replace('_', '-')}: it is for --kv reserved; drop one")
+        raise ConfigError(
+            f"kv='logical' with --{next(iter(given)).replace('_', '-')}: it is for --kv reserved; drop one"
+        )
     if args.kv != "reserved" and not given:
         return None
     room = given.pop("kv_bytes", None)
@@ -110,12 +113,11 @@ def _derive(args: argparse.Namespace) -> str:
 
 
 def _presets(args: argparse.Namespace) -> str:
-    from archcalc.cost import parameters
-    from archcalc.presets import names, preset, source
+    from archcalc.presets_table import rows
     from archcalc.render import table
 
-    rows = [[name, parameters(preset(name)), source(name)] for name in names()]
-    return table(rows, ["preset", "parameters", "source"], "table")
+    found = [[row.name, row.total, row.active, row.source] for row in rows()]
+    return table(found, ["preset", "total", "active", "source"], "table")
 
 
 def _families(args: argparse.Namespace) -> str:
@@ -146,7 +148,7 @@ def _cache_options(parser: argparse.ArgumentParser) -> None:
     cache = parser.add_argument_group("reserved KV cache", "what a paged engine allocates; any of these asks for it")
     cache.add_argument("--kv", choices=("logical", "reserved"), help="the logical cache alone (default), or both")
     cache.add_argument("--block-size", type=int, metavar="N", help="tokens of a block (16)")
-    cache.add_argument("--tp", type=int, metavar="N", help="ranks: KV heads are split while they last, then replicated (1)")
+    cache.add_argument("--tp", type=int, metavar="N", help="ranks: KV heads split while they last, then replicated (1)")
     cache.add_argument("--windowed-as-full", action="store_true", help="windowed layers are charged the whole length")
     cache.add_argument("--prefill-chunk", type=int, metavar="N", help="tokens of a prompt that run at once (8192)")
     room = cache.add_mutually_exclusive_group()
@@ -185,11 +187,21 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--kv-precision", help="format of keys and values (that of the activations)")
     one.add_argument("--device", default="h100-sxm", help="whose peaks the roofline has (h100-sxm)")
     one.add_argument("--last-logits", action="store_true", help="prefill makes logits of its last position only")
-    one.add_argument("--latent", metavar="FORM", help="latent attention `absorbed` or `expanded` in both passes (expanded in prefill, absorbed in decode)")
+    one.add_argument(
+        "--latent",
+        metavar="FORM",
+        help="latent attention absorbed or expanded in both passes",
+    )
     one.add_argument("--macs", action="store_true", help="multiply-adds in place of FLOPs, which are twice as many")
     _cache_options(one)
-    one.add_argument("--explain", metavar="QUANTITY", help="the summands of parameters, active, encode, prefill, decode (FLOPs), kv_cache, state or weight_bytes")
-    one.add_argument("--against", choices=("transformers",), help="compare parameters by part; exit 1 where they differ")
+    one.add_argument(
+        "--explain",
+        metavar="QUANTITY",
+        help=EXPLAIN_HELP,
+    )
+    one.add_argument(
+        "--against", choices=("transformers",), help="compare parameters by part; exit 1 where they differ"
+    )
     _format_option(one)
     _dense_switch(one)
     one.set_defaults(run=_report)

@@ -73,7 +73,8 @@ def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
                 f"{label(name)}={shown(value)}: not understood beside a text_config; remove it, or put it inside"
             )
     inner = {"model_type": COMPOSITES[kind]} | text
-    inner.pop("architectures", None) if keys.get("architectures") else None  # the whole says what it ends in
+    if keys.get("architectures"):  # the whole says what it ends in
+        inner.pop("architectures", None)
     tied = keys.get("tie_word_embeddings", False if kind in UNTIED else None)
     if tied is not None:
         inner["tie_word_embeddings"] = tied  # the head belongs to the whole

@@ -38,6 +38,12 @@ class Line(NamedTuple):
         """Parameters of one layer."""
         return self.fixed[PARAMS]
 
+    @property
+    def label(self) -> str:
+        """Its name, with the kind of block where there are several."""
+        kind = self.group.block
+        return f"{self.name} ({kind})" if kind[-1:].isdigit() else self.name
+
 
 class Totals(NamedTuple):
     """The `fixed` and `terms` of a `Line`, summed."""

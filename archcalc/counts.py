@@ -22,7 +22,14 @@ CONVENTIONS = {
 }
 
 
-HEADS = ("lm_head", "head_projection", "head", "pooler", "classifier", "contact_head")  # first parts of the names of what ends a model
+HEADS = (
+    "lm_head",
+    "head_projection",
+    "head",
+    "pooler",
+    "classifier",
+    "contact_head",
+)  # first parts of the names of what ends a model
 
 
 def lines(config: ModelConfig) -> list[Line]:
@@ -51,7 +58,8 @@ def _is_head(line: Line) -> bool:
 
 def _shared_with_head(config: ModelConfig, line: Line) -> bool:
     """Whether a token table is also the head's matrix: in a pair of stacks that share none, the decoder's is."""
-    return config.tie_word_embeddings and not line.name.startswith("encoder.")
+    tied = config.tie_word_embeddings and config.head.has_logits
+    return tied and not line.name.startswith("encoder.")
 
 
 def _owned(op: Op) -> tuple[str, ...]:

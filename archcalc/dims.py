@@ -63,6 +63,7 @@ AXES = {
     "x": "channels of a convolution",
     "y": "weights that mix residual streams: m·(m + 2)",
     "z": "num_mel_bins",
+    "κ": "tokens that a convolution keeps where its own is not among them",
     "μ": "attention maps: heads of all layers",
     "ω": "o_lora_rank",
     "π": "hidden_size_per_layer_input",
@@ -181,7 +182,7 @@ def span(dims: Dims, mask: Mask, algebra: Algebra = INTEGERS) -> Size:
 
 
 def kept(tokens: Size, mask: Mask | None, algebra: Algebra = INTEGERS) -> Size:
-    """Of so many tokens, those whose keys a later query can still see (a window or a chunk forgets the rest), or entries."""
+    """Of so many tokens, the keys or entries that a later query can still see: a window or a chunk forgets the rest."""
     if mask is None or mask.kind == "blocks":
         return tokens
     tokens = tokens if mask.stride is None else tokens // mask.stride

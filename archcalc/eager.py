@@ -13,6 +13,7 @@ from archcalc.config import (
     Block,
     Both,
     GatedDeltaNet,
+    GatedLinearRecurrence,
     LatentAttention,
     LightningAttention,
     Mamba,
@@ -96,6 +97,13 @@ def _convolution(mixer: Mamba | Mamba2 | GatedDeltaNet | ShortConvolution, token
     return 2 * channels * taps * (outputs - tokens)
 
 
+def _recurrence_convolution(mixer: GatedLinearRecurrence, tokens: int, context: int) -> int:
+    """This convolution pads the tokens of a call by k - 1 on both sides; a single token is taken element by element."""
+    taps, channels = mixer.dims["k"], mixer.dims["x"]
+    outputs = 0 if tokens == 1 else tokens + taps - 1
+    return 2 * channels * taps * (outputs - tokens)
+
+
 def _state_space(mixer: Mamba2, tokens: int, context: int) -> int:
     """The state space in chunks, the last one padded; a later single token is only read, its writing is no product.
 
@@ -147,4 +155,5 @@ DIFFERENCES = {
     GatedDeltaNet: (_convolution, _delta_rule),
     ShortConvolution: (_convolution,),
     LightningAttention: (_lightning,),
+    GatedLinearRecurrence: (_recurrence_convolution,),
 }

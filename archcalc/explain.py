@@ -1,4 +1,4 @@
-"""The op lines that a number of a report is the sum of: each with its formula in axis letters, with its values in it."""
+"""The op lines that a number of a report is the sum of, each with its formula in axis letters and in values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _sum(products: list[tuple[str, str]]) -> tuple[str, str]:
 def _weights(line: Line, dims: Dims) -> Term:
     owned = [tensor.axes for tensor in line.op.weights]
     formula, values = _sum([_product(axes, dims) for axes in owned])
-    return Term(line.name, formula, values, sum(size(axes, dims) for axes in owned), line.count)
+    return Term(line.label, formula, values, sum(size(axes, dims) for axes in owned), line.count)
 
 
 def parameter_terms(config: ModelConfig) -> list[Term]:
@@ -83,7 +83,7 @@ def flops_terms(run: Pass, dense: bool = False, macs: bool = False) -> list[Term
     for line, cost in zip(run.bound.lines, costs(run, dense), strict=True):
         if cost.flops:
             formula, values = _flops(line.op, line.dims, run, dense, factor)
-            found.append(Term(line.name, formula, values, cost.flops * factor // 2, line.count))
+            found.append(Term(line.label, formula, values, cost.flops * factor // 2, line.count))
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 
@@ -74,6 +75,8 @@ def _tail(file: str) -> str:
 
 def parse_json(text: str):
     """The value of strict JSON. Raises JSONDecodeError for bad syntax, ConfigError for what JSON does not allow."""
+    collecting = gc.isenabled()
+    gc.disable()  # nothing of it is garbage, and looking through a million lists takes a second
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
     except RecursionError:
@@ -82,13 +85,16 @@ def parse_json(text: str):
         raise
     except ValueError:  # Python refuses to convert an integer of thousands of digits
         raise ConfigError("a number has too many digits; no size of a model needs them") from None
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def _unique(pairs: list) -> dict:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
         raise ConfigError(f"key {shown(twice)}: given twice in one object; keep one")
     return found
 

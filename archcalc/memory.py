@@ -20,7 +20,11 @@ from archcalc.ops import size
 from archcalc.precision import Precision
 
 LONGEST = 2**40  # tokens; a request may not have more
-UNITS = {"B": 1} | {f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)} | {f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}
+UNITS = (
+    {"B": 1}
+    | {f"{p}B": 1000**n for n, p in enumerate("kMGT", 1)}
+    | {f"{p}iB": 1024**n for n, p in enumerate("KMGT", 1)}
+)
 
 
 def parse_bytes(text: str) -> int:
@@ -83,6 +87,11 @@ class Holding(NamedTuple):
     tokens: str
     mask: Mask | None
 
+    def per_token(self) -> Fraction:
+        """Elements of one more token in all layers: less than an entry where an entry stands for several tokens."""
+        stride = self.mask and self.mask.kind != "blocks" and self.mask.stride
+        return Fraction(self.layers * self.elements, stride or 1) if self.tokens == "S" else Fraction(0)
+
     def slots(self, engine: Paged, context: int, source: int) -> int:
         """Tokens that are reserved for one request: whole blocks; 1 for a state."""
         if not self.tokens:
@@ -109,7 +118,7 @@ def holdings(config: ModelConfig, tp: int = 1) -> list[Holding]:
                 mask, fixed = line.op.mask, axes.translate(NO_TOKENS)
                 mask = mask and mask.bound(line.dims)
                 elements = _on_a_rank(role, fixed, line.dims, tp)
-                found.append(Holding(line.name, fixed, line.dims, line.count, elements, tokens, mask))
+                found.append(Holding(line.label, fixed, line.dims, line.count, elements, tokens, mask))
     return found
 
 
@@ -123,7 +132,7 @@ def _on_a_rank(role: str, axes: str, dims: Dims, tp: int) -> int:
     if "K" in axes:
         heads = dims["K"]
         if heads % tp and tp % heads:
-            raise ConfigError(f"tp={tp}: neither divides num_key_value_heads={heads} nor is a multiple of it; change tp")
+            raise ConfigError(f"tp={tp}: neither divides num_key_value_heads={heads} nor is a multiple; change it")
         return whole // heads * max(1, heads // tp)
     if role != "state" or not set(axes) & set("xgihw"):
         return whole  # one for all heads: a latent, what compresses a chunk
@@ -148,16 +157,16 @@ class Reserved:
         self.engine, self.stored = engine, stored
         self.held = holdings(config, engine.tp)
 
-    def _bytes(self, elements: int) -> int:
+    def _bytes(self, elements: int | Fraction) -> int:
         return self.stored.stored_bytes(elements)
 
     def per_token(self) -> int:
-        """Bytes of one token in every layer that grows with it."""
-        return self._bytes(sum(h.layers * h.elements for h in self.held if h.tokens == "S"))
+        """Bytes of one token in every layer that grows with it, rounded up."""
+        return self._bytes(sum(h.per_token() for h in self.held))
 
     def per_block(self) -> int:
         """Bytes of one block in every layer that grows with the tokens."""
-        return self._bytes(sum(h.layers * h.elements for h in self.held if h.tokens == "S") * self.engine.block_size)
+        return self._bytes(self.engine.block_size * sum(h.per_token() for h in self.held))
 
     def state(self) -> int:
         """Bytes of one request's states."""

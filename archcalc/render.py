@@ -10,7 +10,16 @@ from archcalc.memory import LONGEST
 from archcalc.units import bytes_both, duration, scaled
 
 FORMATS = ("table", "markdown", "json")
-PROSE = ("formula", "convention", "source", "claim", "verdict", "why", "with values", "what")  # headers of columns that hold text
+PROSE = (
+    "formula",
+    "convention",
+    "source",
+    "claim",
+    "verdict",
+    "why",
+    "with values",
+    "what",
+)  # headers of columns that hold text
 
 
 def table(rows: list[list[Any]], headers: list[str], style: str) -> str:
@@ -23,8 +32,19 @@ def table(rows: list[list[Any]], headers: list[str], style: str) -> str:
     return tabulate(texts, headers, tablefmt=kind, colalign=align if rows else None, disable_numparse=True)
 
 
+def _labels(parts: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
+    """What rows are called, by (name, kind of block): with the kind where several kinds have an op of that name."""
+    kinds: dict[str, set[str]] = {}
+    for part in parts:
+        kinds.setdefault(part["name"], set()).add(part["block"])
+    keys = dict.fromkeys((part["name"], part["block"]) for part in parts)
+    return {(name, kind): f"{name} ({kind})" if len(kinds[name]) > 1 and kind else name for name, kind in keys}
+
+
 def _parameters(report: dict[str, Any], style: str) -> str:
-    rows = [[p["name"], p["formula"], p["per_layer"], p["layers"], p["total"]] for p in report["parameters"]["parts"]]
+    parts = report["parameters"]["parts"]
+    labels = _labels(parts)
+    rows = [[labels[p["name"], p["block"]], p["formula"], p["per_layer"], p["layers"], p["total"]] for p in parts]
     rows.append(["total", "", "", "", report["parameters"]["total"]])
     if report["parameters"]["active"] != report["parameters"]["total"]:
         rows.append(["active a token", "", "", "", report["parameters"]["active"]])
@@ -74,7 +94,12 @@ def _passes(report: dict[str, Any], style: str) -> str:
     rows, unit = [], report["unit"]
     for run in report["passes"]:
         flops, intensity = run[unit.lower()], run[f"intensity_{unit.lower()}_per_byte"]
-        measures = [scaled(flops, unit), scaled(run["bytes"], "B"), f"{intensity:.4g} {unit}/B", duration(run["seconds"])]
+        measures = [
+            scaled(flops, unit),
+            scaled(run["bytes"], "B"),
+            f"{intensity:.4g} {unit}/B",
+            duration(run["seconds"]),
+        ]
         rows.append([run["name"], flops, *measures, run["bound"]])
     headers = ["pass", unit, "", "bytes moved", "intensity", "time at the roofline", "bound"]
     return table(rows, headers, style)
@@ -82,13 +107,13 @@ def _passes(report: dict[str, Any], style: str) -> str:
 
 def _parts(report: dict[str, Any], style: str) -> str:
     """One row a part and a column a pass: FLOPs, share of the time and its bound."""
-    names = list(dict.fromkeys(part["name"] for run in report["passes"] for part in run["parts"]))
-    by_pass = [{part["name"]: (part, run) for part in run["parts"]} for run in report["passes"]]
+    labels = _labels([part for run in report["passes"] for part in run["parts"]])
+    by_pass = [{(part["name"], part["block"]): (part, run) for part in run["parts"]} for run in report["passes"]]
     rows, unit = [], report["unit"]
-    for name in names:
-        row: list[Any] = [name]
+    for key, label in labels.items():
+        row: list[Any] = [label]
         for found in by_pass:
-            part, run = found.get(name, (None, None))
+            part, run = found.get(key, (None, None))
             if part is None:
                 row += ["", "", ""]
             else:
@@ -116,6 +141,11 @@ def _memory(report: dict[str, Any], style: str) -> str:
         rows.append(["recurrent state, one sequence", bytes_both(kv["state_bytes_per_sequence"])])
         rows.append(["recurrent state, the request", bytes_both(kv["state_bytes"])])
     rows += [[f"weights in {name}", bytes_both(count)] for name, count in report["weight_bytes"].items()]
+    if stored := report.get("checkpoint"):
+        parts = {n: stored[n] for n in ("packed", "scales", "unquantized", "total") if n in stored}
+        rows += [[f"checkpoint ({stored['method']}), {part}", bytes_both(count)] for part, count in parts.items()]
+        if "not_derived" in stored:
+            rows.append([f"checkpoint ({stored['method']})", stored["not_derived"]])
     fits = "fits" if memory["needed_bytes"] <= memory["device_bytes"] else "does not fit"
     room = f"{scaled(memory['needed_bytes'], 'B')} of {scaled(memory['device_bytes'], 'B')}: {fits}"
     rows.append([f"weights in {request['precision']} + caches on {request['device']}", room])
@@ -145,7 +175,9 @@ def _reserved(report: dict[str, Any], style: str) -> list[str]:
         shown[f"room{rank}"] = bytes_both(fits["room_bytes"])
         shown["fits: blocks"] = f"{fits['blocks']:,} of {found['block_size']} = {fits['tokens']:,} tokens"
         if fits["concurrency"] is not None:
-            shown[f"fits: requests of {request['context']:,} tokens"] = f"{fits['concurrency']:.2f}x = {fits['requests']:,}"
+            shown[f"fits: requests of {request['context']:,} tokens"] = (
+                f"{fits['concurrency']:.2f}x = {fits['requests']:,}"
+            )
         longest = fits["longest_context"]
         shown["fits: one request of"] = "any length" if longest >= LONGEST else f"{longest:,} tokens"
     return [table([list(item) for item in shown.items()], ["KV cache, reserved", "bytes"], style)]

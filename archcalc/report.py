@@ -8,17 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from archcalc.config import ModelConfig, expanded, once_a_config
-from archcalc.cost import active_parameters, bound, buffers, cache_elements, check_request, parameters, passes
+from archcalc.config import ModelConfig, once_a_config
+from archcalc.conventions import conventions, in_macs
+from archcalc.cost import active_parameters, bound, buffers, check_request, parameters, passes
 from archcalc.counts import expert_rows, parameter_counts
 from archcalc.errors import one_of
 from archcalc.hardware import device
+from archcalc.logical import kv_cache
 from archcalc.memory import Paged, reserved
 from archcalc.ops import Op
 from archcalc.precision import PRECISIONS, Precision, precision
 from archcalc.roofline import Roofline, roofline
-
-FAR = 2**40  # a context that no window reaches
 
 
 @dataclass(frozen=True)
@@ -59,56 +59,6 @@ def formula(op: Op) -> str:
     return " + ".join("·".join(t.axes) for t in op.weights)
 
 
-def conventions(config: ModelConfig, request: Request) -> dict[str, str]:
-    """What each number of the report counts."""
-    pairs = "every pair, masked or not (dense)" if request.dense else "only pairs that the mask lets through (causal)"
-    found = {
-        "parameters": "every stored weight; a tied matrix once; sinusoids and rotary tables are computed, not stored",
-        "flops": "matrix products only, a multiply-add is 2 FLOPs; norms, softmax, activations and lookups count 0",
-        "attention": pairs,
-        "logits": f"prefill makes logits of {'the last position' if request.last_logits else 'all positions'}",
-        "kv_cache": "logical: a windowed layer keeps its window; no block rounding",
-        "weight_bytes": "all weights at these bits, without the scales of a quantizer",
-        "time": "limit: sum over ops of max(FLOPs / peak, bytes / bandwidth); no launches, no overlap",
-        "units": "1 GB = 10^9 bytes, 1 GiB = 2^30 bytes, 1 TFLOPs = 10^12 FLOPs",
-    }
-    if config.encoder:
-        del found["logits"]
-    if config.encoder and config.decoder:
-        found["encode"] = "encoder and the cross keys and values of every decoder layer, once a source"
-    found |= _of_parts(config)
-    if expanded(config) is not config:
-        forms = request.latent or "expanded in the prefill, absorbed in the decode"
-        found["latent"] = f"latent attention is {forms}; the cache is the same in both forms"
-    if request.paged:
-        found["reserved"] = RESERVED_AS_FULL if request.paged.windowed_as_full else RESERVED
-    return found
-
-
-RESERVED = (
-    "whole blocks, bytes of one rank; a windowed layer holds ceil((W - 1 + chunk)/block) + 1 blocks, at most those of "
-    "the length; key/value heads are split over ranks while they last, then replicated; latents are replicated"
-)
-RESERVED_AS_FULL = RESERVED.replace(
-    "holds ceil((W - 1 + chunk)/block) + 1 blocks, at most those of the length", "is charged the whole length"
-)
-
-
-@once_a_config
-def _of_parts(config: ModelConfig) -> dict[str, str]:
-    """Conventions that only models with certain parts need."""
-    found = {}
-    if any(line.op.gather == "E" for part in bound(config) for line in part.lines):
-        found["active"] = "parameters that one token uses: top-k experts, everything else whole, embeddings included"
-        found["experts"] = "a pass reads as many experts as its tokens can reach at most"
-        found["expected experts"] = "E·(1 - (1 - k/E)^tokens): every token chooses k of E uniformly and by itself"
-    if config.decoder and _held(config)[0].state:
-        found["state"] = "recurrent and convolution states of a sequence, of one size at any context, at the bits of keys"
-    if buffers(config):
-        found["buffers"] = "stored with the weights and no parameters, such as a router's correction bias"
-    return found
-
-
 def parameter_rows(config: ModelConfig) -> list[dict[str, Any]]:
     """Each op that owns weights: its formula, parameters of one layer, how many layers, and in total."""
     rows = []
@@ -139,45 +89,6 @@ def per_block(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
     return blocks
 
 
-@once_a_config
-def _held(config: ModelConfig) -> tuple:
-    """(elements of one token, and of the state of a sequence; of one more token beyond every window; what windows hold
-    beyond that)."""
-    step = bound(config)[1]
-    far = cache_elements(step, 1, FAR).cache
-    slope = cache_elements(step, 1, FAR + 1).cache - far
-    return cache_elements(step, 1, 1, 1), slope, far - slope * FAR
-
-
-def kv_cache(config: ModelConfig, batch: int, context: int, source: int, stored: Precision) -> dict[str, int]:
-    """Bytes of the self and cross caches and of recurrent states, for one more token and for the whole request.
-
-    Where windows end, a token costs less: at a long context a sequence takes `constant_bytes` + `slope_bytes_per_token`
-    times its tokens. An encoder alone keeps nothing.
-
-    Args:
-        context, source: tokens of the decoder and of the source. stored: number format of keys and values.
-    """
-    if not config.decoder:
-        return {"bytes_per_token": 0, "bytes": 0}
-    one, slope, constant = _held(config)
-    own, cross, state = cache_elements(bound(config)[1], batch, context, source)
-    found = {"bytes_per_token": stored.stored_bytes(one.cache), "bytes": stored.stored_bytes(own)}
-    if config.encoder:
-        found |= {
-            "cross_bytes_per_source_token": stored.stored_bytes(one.cross),
-            "cross_bytes": stored.stored_bytes(cross),
-        }
-    if constant:
-        found |= {"slope_bytes_per_token": stored.stored_bytes(slope), "constant_bytes": stored.stored_bytes(constant)}
-    if state:
-        found |= {
-            "state_bytes_per_sequence": stored.stored_bytes(one.state),
-            "state_bytes": stored.stored_bytes(state),
-        }
-    return found
-
-
 def _pass_row(run: Roofline) -> dict[str, Any]:
     row = run._asdict() | {"intensity_flops_per_byte": run.intensity}
     row["parts"] = [part._asdict() for part in run.parts]
@@ -204,7 +115,7 @@ def report(config: ModelConfig, request: Request = Request()) -> dict[str, Any]:
     Returns:
         plain data: `parameters`, `blocks`, `weight_bytes` by precision, `kv_cache` in bytes, `passes`
         (FLOPs, bytes, seconds at the roofline, each with its parts) and the `conventions` of all of them; what the
-        model has or the request asks for: `experts`, `reserved`, `explain`.
+        model has or the request asks for: `experts`, `checkpoint` (quantized), `reserved`, `explain`.
     Raises:
         ConfigError: a size that is no request, an unknown device or precision.
     """
@@ -222,15 +133,9 @@ def report(config: ModelConfig, request: Request = Request()) -> dict[str, Any]:
     needed = stored[request.precision] + kv["bytes"] + kv.get("cross_bytes", 0) + kv.get("state_bytes", 0)
     found = {
         "model": config.name,
-        "request": {
-            "batch": request.batch,
-            **({"source": source} if source else {"prompt": prompt}),
-            "context": context,
-            "precision": request.precision,
-            "kv_precision": kv_name,
-            "device": hardware.name,
-            "device_source": hardware.source,
-        },
+        "request": {"batch": request.batch, **({"source": source} if source else {"prompt": prompt})}
+        | {"context": context, "precision": request.precision, "kv_precision": kv_name}
+        | {"device": hardware.name, "device_source": hardware.source},
         "parameters": sizes
         | {"conventions": _copied(sizes["conventions"]), "parts": [dict(row) for row in sizes["parts"]]},
         "blocks": _copied(blocks),
@@ -252,29 +157,15 @@ def _asked(config: ModelConfig, request: Request, found: dict, runs: list, weigh
     source = found["request"].get("source", 0)
     if "experts" in found["conventions"]:
         found["experts"] = expert_rows(config, weights)
+    if config.quantization:
+        from archcalc.checkpoint import checkpoint_row
+
+        found["checkpoint"] = checkpoint_row(config)
     if request.paged:
         found["reserved"] = reserved(config, request.paged, request.batch, context, source, kv)
-    if request.explain:
+    if request.explain is not None:
         from archcalc.explain import Asked, explain  # the report alone needs none of it
 
         asked = Asked(request.batch, context, source, request.dense, request.macs, weights.bits, kv.bits)
         found["explain"] = explain(config, request.explain, runs, asked)
     return in_macs(found) if request.macs else found
-
-
-def in_macs(found: dict[str, Any]) -> dict[str, Any]:
-    """The report with multiply-adds in place of FLOPs, by name and by number, and what that changes in words."""
-    words = dict(found["conventions"])
-    macs = {"macs": "matrix products only, multiply-adds (half the FLOPs); norms, softmax and lookups count 0"}
-    time, units = words["time"].replace("FLOPs", "2·MACs"), words["units"].replace("FLOPs", "MACs")
-    words = {("macs" if n == "flops" else n): macs["macs"] if n == "flops" else text for n, text in words.items()}
-    return found | {
-        "unit": "MACs",
-        "passes": [_halved(run) | {"parts": [_halved(part) for part in run["parts"]]} for run in found["passes"]],
-        "conventions": words | {"time": time, "units": units},
-    }
-
-
-def _halved(row: dict[str, Any]) -> dict[str, Any]:
-    halves = {"flops": ("macs", lambda n: n // 2), "intensity_flops_per_byte": ("intensity_macs_per_byte", lambda x: x / 2)}
-    return dict((halves[name][0], halves[name][1](value)) if name in halves else (name, value) for name, value in row.items())

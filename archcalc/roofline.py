@@ -24,6 +24,7 @@ class Part(NamedTuple):
     bytes: int
     seconds: float
     bound: str  # "compute" or "memory"
+    block: str = ""  # the kind of block, where it is in one
 
 
 class Roofline(NamedTuple):
@@ -55,7 +56,7 @@ def roofline(run: Pass, device: Device, weights: Precision, cache: Precision, de
         line_flops, line_bytes = line.count * cost.flops, line.count * traffic(cost, weights, cache)
         compute, memory = line_flops / rate, line_bytes / bandwidth
         bound, seconds = ("compute", compute) if compute > memory else ("memory", memory)
-        parts.append(Part(line.name, line.count, line_flops, line_bytes, seconds, bound))
+        parts.append(Part(line.name, line.count, line_flops, line_bytes, seconds, bound, line.group.block))
         spent[bound] += seconds
         flops += line_flops
         moved += line_bytes

@@ -65,7 +65,7 @@ def sweep(
         configs: one model or several.
         batch, context: whole numbers or integer arrays, broadcast against each other; B, and S in tokens.
         run: `decode`, one token that attends over `context`; or the `first` pass, whose input is `context`
-            tokens: a decoder-only model's prefill, an encoder-decoder's encode.
+            tokens: a decoder-only model's prefill, the encode of a model with an encoder.
         source: source tokens that an encoder-decoder's decode step reads.
         device_name: whose peaks the seconds have.
         weights, kv_cache: number formats, as `report --precision` and `--kv-precision`.
@@ -102,6 +102,8 @@ def _whole(name: str, values) -> np.ndarray:
 
 def _check(config: ModelConfig, batches: np.ndarray, contexts: np.ndarray, setting: Setting) -> None:
     """The checks of a report, at the smallest and the largest request."""
+    if setting.run == "decode" and not config.decoder:
+        raise ConfigError("run='decode': a model without a decoder has none; give run='first'")
     for edge in (np.min, np.max) if batches.size else ():
         batch, context = int(edge(batches)), int(edge(contexts))
         check_request(config, batch, context if setting.run == "first" else setting.source, context)
@@ -110,10 +112,9 @@ def _check(config: ModelConfig, batches: np.ndarray, contexts: np.ndarray, setti
 def _points(config: ModelConfig, batch: np.ndarray, context: np.ndarray, setting: Setting) -> tuple:
     """The columns of `Points` of one model and chunk."""
     prompt = context if setting.run == "first" else setting.source
-    first, decode = passes(config, batch, prompt, context, setting.last_logits)
-    chosen = decode if setting.run == "decode" else first
-    flops, moved, seconds = _roofline(chosen, setting)
-    own, cross, _ = cache_elements(bound(config)[1], batch, context, prompt, ARRAYS)
+    runs = passes(config, batch, prompt, context, setting.last_logits)
+    flops, moved, seconds = _roofline(runs[-1 if setting.run == "decode" else 0], setting)
+    own, cross, _ = cache_elements(bound(config)[1], batch, context, config.source_tokens(prompt), ARRAYS)
     kept = own + cross
     if setting.run == "first" and config.encoder:
         kept = cross  # no token of the decoder yet

@@ -79,7 +79,7 @@ def derive(config: ModelConfig, dense: bool = False) -> tuple[list[Formula], dic
 
     Returns:
         parameters; FLOPs of a pass over B sequences (decoder: T tokens at the end of S, X source tokens,
-        R positions with logits; encoder: X tokens); elements of the KV cache after S tokens.
+        R positions with logits; encoder: X tokens); elements of the KV cache after S tokens, and of recurrent states.
     """
     every = groups(config)
     symbols = Symbols(every)
@@ -93,8 +93,8 @@ def derive(config: ModelConfig, dense: bool = False) -> tuple[list[Formula], dic
         for once, quantity in ((True, "FLOPs a source (B, X)"), (False, "FLOPs a pass (B, T, S)")):
             if parts[once].lines:
                 found.append(Formula(subject, quantity, _flops(parts[once], once, dense), symbols.values))
-        if any(t.role == "cache" for line in parts[False].lines for t in line.op.inputs):
-            held = _tidy(sum(cache_elements(parts[False], B, S, X, SYMBOLS)))
+        held = _tidy(sum(cache_elements(parts[False], B, S, X, SYMBOLS)))
+        if held != 0:
             found.append(Formula(subject, "KV-cache elements (B, S)", held, symbols.values))
 
     for label in dict.fromkeys(g.block for g in every if g.block):

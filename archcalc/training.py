@@ -230,9 +230,9 @@ def conventions(step: Step) -> dict[str, str]:
     return {
         "flops": f"matrix products, 2 a multiply-add: forward and twice that backward{again[step.recompute]}",
         "attention": "causal: pairs that the mask lets through; dense: every pair; halved: half of dense",
-        "6ND": "6 x parameters x tokens, without attention's products; exact where N are the matrices of blocks and head",
+        "6ND": "6 x parameters x tokens, without attention's products; exact for the matrices of blocks and head",
         "bytes": "no sharding over devices, no gradient accumulation, no workspace of kernels",
         "optimizer": "adamw: two fp32 moments; adam8bit: two of 8 bits, without scales; bf16 policy: moments in bf16",
-        "activations": "inputs of products, norms, activation functions and gates at 2 bytes; probabilities of attention "
-        "where nothing is recomputed; dropout masks at 1 byte; logits once more in fp32",
+        "activations": "inputs of products, norms, activation functions and gates at 2 bytes; probabilities "
+        "of attention where nothing is recomputed; dropout masks at 1 byte; logits once more in fp32",
     }

@@ -10,7 +10,7 @@ from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import feed_forward, same
 from archcalc.keys import Keys
 
-IGNORED = frozenset({"logit_scale"})
+IGNORED = frozenset({"logit_scale", "model_max_length"})
 RELEASE = {
     "cohere": {
         "vocab_size": 256000, "hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64,

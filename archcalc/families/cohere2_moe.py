@@ -11,9 +11,16 @@ from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import FULL, SLIDING, every, layer_count
 from archcalc.keys import Keys
 
-ALIASES = {"num_local_experts": ("num_experts",)}
+ALIASES = {
+    "num_local_experts": ("num_experts",),
+    "sliding_window_pattern": ("layer_switch",),
+    "partial_rotary_factor": ("rotary_pct",),
+}
 # A factor of the logits; whether shared and routed outputs are averaged or summed.
-IGNORED = ROUTING | {"logit_scale", "shared_expert_combination_strategy", "cache_implementation", "rotary_pct"}
+IGNORED = ROUTING | {
+    "logit_scale", "shared_expert_combination_strategy", "cache_implementation", "order_of_interleaved_layers",
+    "position_embedding_type",
+}  # fmt: skip
 RELEASE = {
     "cohere2_moe": {
         "vocab_size": 256000, "hidden_size": 8192, "intermediate_size": 22528, "num_hidden_layers": 40,
@@ -24,6 +31,9 @@ RELEASE = {
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
+    for name in ("embedding_sharing", "gated_activation", "parallel_block"):
+        k.must_be(f"use_{name}", True)
+    k.must_be("use_qk_norm", False)
     rms, eps = k.float("rms_norm_eps", default=None), k.float("layer_norm_eps", default=1e-5)
     norm = Norm("layernorm", eps, bias=False) if rms is None else Norm("rmsnorm", rms)
     depth, first = layer_count(k), k.count("first_k_dense_replace", default=0)

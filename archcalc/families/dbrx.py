@@ -39,8 +39,7 @@ def build(k: Keys) -> dict:
     for outer, names in NESTED.items():
         inner = k.nested(outer) or Keys({}, owner=outer)
         for canonical, (name, default) in names.items():
-            found[canonical] = inner.raw.get(name, default)
-            inner.used.add(name)
+            found[canonical] = (inner.float if name == "rope_theta" else inner.int)(name, default=default)
         if act := inner.nested("ffn_act_fn"):
             found["hidden_act"] = act.str("name", default="silu")
             act.finish()

@@ -1,4 +1,4 @@
-"""model_type deepseek_v4: a window of tokens beside compressed entries, several residual streams, experts in all layers.
+"""model_type deepseek_v4: a window of tokens beside compressed entries, several residual streams, experts everywhere.
 
 `deepseek_ref` has the same keys. Source: DeepSeek-AI 2026, the released DeepSeek-V4 configs.
 """
@@ -95,7 +95,7 @@ def _hash_layers(k: Keys, depth: int) -> tuple[bool, ...]:
     types = k.strings("mlp_layer_types", ("hash_moe", "moe"))
     if types is not None and len(types) != depth:
         raise ConfigError(f"mlp_layer_types of {len(types)} entries with num_hidden_layers={depth}: one a layer")
-    count = k.count("num_hash_layers") if types is None or k.given("num_hash_layers") else None
+    count = k.count("num_hash_layers") if types is None or k.raw.get("num_hash_layers") is not None else None
     default = types if count is None else tuple("hash_moe" if layer < count else "moe" for layer in range(depth))
     if types not in (None, default):
         raise ConfigError(f"num_hash_layers={count} with mlp_layer_types: they disagree; give only one")

@@ -5,7 +5,7 @@ Source: Sanh et al. 2019, arXiv:1910.01108; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.config import Embedding, Norm
+from archcalc.config import Embedding
 from archcalc.families import encoder
 from archcalc.keys import Keys
 

@@ -23,6 +23,8 @@ RELEASE = {
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     norm, depth = rms_norm(k, 1e-6), layer_count(k)
+    k.must_be("moe_layer_freq", 1)
+    k.must_be("use_sliding_window", False)
     first = k.count("max_window_layers", default=62)
     windows = (None,) * depth
     if not k.given("sliding_window") or k.int("sliding_window", default=None):

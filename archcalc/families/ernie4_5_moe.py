@@ -18,7 +18,12 @@ ALIASES = {
     "num_experts_per_tok": ("moe_k",),
     "attention_bias": ("use_bias",),
 }
-IGNORED = ROUTING | {"moe_use_aux_free", "moe_aux_loss_lambda", "moe_orthogonal_loss_lambda", "moe_z_loss_lambda"}
+# Losses, dropout and kernels of its training.
+IGNORED = ROUTING | {
+    "moe_use_aux_free", "moe_aux_loss_lambda", "moe_orthogonal_loss_lambda", "moe_z_loss_lambda", "moe_dropout_prob",
+    "hidden_dropout_prob", "attention_probs_dropout_prob", "multi_token_pred_lambda", "fuse_rope", "fuse_softmax_mask",
+    "fuse_attention_qkv", "fuse_attention_ffn", "use_flash_attention", "use_recompute", "moe_group",
+}  # fmt: skip
 RELEASE = {
     "ernie4_5_moe": {
         "vocab_size": 103424, "hidden_size": 2560, "intermediate_size": 12288, "num_hidden_layers": 28,
@@ -30,6 +35,7 @@ RELEASE = {
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys. The bias that balances the experts is a parameter here."""
+    k.must_be("use_rmsnorm", True)
     depth, step, first = layer_count(k), k.int("moe_layer_interval", default=1), k.count("moe_layer_start_index", 1)
     last = depth - 1 if k.raw.get("moe_layer_end_index", -1) == -1 else k.count("moe_layer_end_index", depth - 1)
     k.used.add("moe_layer_end_index")

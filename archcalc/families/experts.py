@@ -76,7 +76,10 @@ def mlp_layer_types(k: Keys, default: Callable[[], tuple[bool, ...]]) -> tuple[b
 
 
 def switches(k: Keys, name: str) -> tuple[bool, ...] | None:
-    """A list of 0 and 1, one a layer, or None."""
+    """A list of 0 and 1, or of false and true, one a layer, or None."""
+    if type(raw := k.raw.get(name)) is list and raw and all(type(value) is bool for value in raw):
+        k.used.add(name)
+        return per_layer(k, name, tuple(raw))
     values = k.ints(name)
     return None if values is None else per_layer(k, name, tuple(value != 0 for value in values))
 

@@ -27,6 +27,7 @@ def build(k: Keys) -> dict:
     k.must_be("apply_residual_connection_post_layernorm", False)
     biased = k.bool("bias", default=False)
     mlp = feed_forward(k, act="gelu", gated=False, bias=biased, size=4 * k.int("hidden_size"))
+    k.must_be("ff_factor", mlp.intermediate_size / k.int("hidden_size"), "ffn_hidden_size says another width")
     parts = {"norm": Norm("layernorm", k.float("layer_norm_epsilon", default=1e-5)), "parallel": _parallel(k)}
     parts |= {"alibi": True, "rotary": None} if k.bool("alibi", default=False) else {}
     return rotary_decoder(k, same(mlp), positions=2048, tie=True, bias=biased, kv=_kv_heads(k), **parts)

@@ -16,6 +16,7 @@ from archcalc.keys import Keys
 IGNORED = TIMES | {
     "lm_head_multiplier", "embedding_multiplier", "mlp_multipliers", "key_multiplier", "attention_out_multiplier",
     "attention_in_multiplier", "ssm_multipliers", "ssm_in_multiplier", "ssm_out_multiplier", "mamba_norm_before_gate",
+    "mlp_expansion_factor",
 }  # fmt: skip
 RELEASE = {"falcon_h1": SIZES}
 
@@ -24,6 +25,7 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     norm = rms_norm(k, 1e-5)
     k.must_be("mamba_use_mlp", True)
+    k.must_be("attn_layer_indices", None)
     inner = k.int("mamba_d_ssm", default=None if k.given("mamba_d_ssm") else 1024)
     own = norm if k.bool("mamba_rms_norm", default=False) else None
     beside = state_space(k, own, inner, out_bias=k.bool("projectors_bias", default=False))

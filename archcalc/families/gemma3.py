@@ -14,6 +14,7 @@ from archcalc.keys import Keys
 
 ALIASES = {"hidden_act": ("hidden_activation",)}
 IGNORED = frozenset({"query_pre_attn_scalar", "cache_implementation"})
+RELEASE = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8}}  # absent in the released 4B to 27B
 
 
 def build(k: Keys) -> dict:

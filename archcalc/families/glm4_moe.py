@@ -27,6 +27,7 @@ RELEASE = {
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     norm = rms_norm(k, 1e-5)
+    k.must_be("moe_layer_freq", 1)
     qk_norm = norm if k.bool("use_qk_norm", default=False) else None
     mixer = attention(k, rotary=rotary(k, 1e4, 0.5), kv_heads=8, o_bias=False, qk_norm=qk_norm)
     shared = k.count("n_shared_experts", default=1) * k.int("moe_intermediate_size")

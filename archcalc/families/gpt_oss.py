@@ -12,7 +12,7 @@ from archcalc.families.rope import rotary
 from archcalc.families.shared import FULL, SLIDING, decoder, every, layer_count, layer_windows, model, same, windowed
 from archcalc.keys import Keys
 
-ALIASES = {"num_local_experts": ("num_experts",), "num_experts_per_tok": ("experts_per_token",)}
+ALIASES = {"num_local_experts": ("num_experts",)}
 IGNORED = ROUTING | {"initial_context_length", "swiglu_alpha", "swiglu_limit"}  # the clamp of an activation
 RELEASE = {
     "gpt_oss": {
@@ -28,6 +28,8 @@ def build(k: Keys) -> dict:
     depth = layer_count(k)
     windows = layer_windows(k, depth, 128, every(2, FULL, SLIDING, depth))
     mixer = windowed(k, windows, rotary=rotary(k, 1.5e5), kv_heads=8, head=own_head(k, 64), bias=True, sinks=True)
-    experts = routed(k, "intermediate_size", router_bias=True)
+    older = k.int("experts_per_token", default=None)  # speaks where the other key is absent
+    chosen = k.int("num_experts_per_tok", default=older) if older else k.int("num_experts_per_tok")
+    experts = routed(k, "intermediate_size", counts=(k.int("num_local_experts"), chosen), router_bias=True)
     experts = replace(experts, expert=replace(experts.expert, bias=True))
     return model(k, decoder(k, mixer, same(experts), rms_norm(k, 1e-5)), tie=False)

@@ -6,6 +6,7 @@ Source: Wang & Komatsuzaki 2021, mesh-transformer-jax; Nijkamp et al. 2022, arXi
 from __future__ import annotations
 
 from archcalc.config import Head, Norm, Rotary
+from archcalc.errors import ConfigError
 from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import feed_forward, head_dim, same
 from archcalc.keys import Keys
@@ -30,5 +31,7 @@ def build(k: Keys) -> dict:
     mlp = feed_forward(k, act="gelu_new", gated=False, bias=True, size=4 * k.int("hidden_size"))
     width = head_dim(k, k.int("num_attention_heads"))
     turned = k.int("rotary_dim", default=width if k.given("rotary_dim") else min(64, width))
+    if turned > width:
+        raise ConfigError(f"rotary_dim={turned}: more than head_dim={width}; give at most that many")
     parts = {"rotary": Rotary(partial_rotary_factor=turned / width), "norm": norm, "fields": {"head": Head(bias=True)}}
     return rotary_decoder(k, same(mlp), positions=2048, parallel="shared", **parts)

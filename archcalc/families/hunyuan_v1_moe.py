@@ -20,7 +20,8 @@ IGNORED = ROUTING | {
     "moe_drop_tokens", "moe_random_routing_dropped_token", "cla_share_factor", "eod_token_id", "mask_init_id",
     "im_end_id", "im_newline_id", "im_start_id", "image_token_id", "text_end_id", "text_start_id", "video_end_id",
     "video_start_id", "pad_id", "org_vocab_size", "group_limited_greedy", "q_lora_rank", "kv_lora_rank",
-    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+    "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "class_num", "dense_list", "num_media_embeds", "pool_type",
+    "skip_cls_token", "anyres_pooling_size",
 }  # fmt: skip
 RELEASE = {
     "hunyuan_v1_moe": {
@@ -35,7 +36,10 @@ def build(k: Keys) -> dict:
     norm, width = rms_norm(k, 1e-5), k.int("intermediate_size")
     for name, allowed in (("use_cla", False), ("use_mla", False), ("use_qk_norm", True), ("use_mixed_mlp_moe", True)):
         k.must_be(name, allowed)
+    for name in ("add_classification_head", "position_embedding_xdrope", "anyres_vit_two_views"):
+        k.must_be(name, False)
     k.must_be("norm_type", "rms")
+    k.must_be("use_rotary_pos_emb", True)
     k.must_be("moe_layer_num_skipped", 0)
     # The widths of experts are those of the dense layer; lists say so once a layer.
     for name, allowed in (("moe_intermediate_size", width), ("num_shared_expert", 1)):

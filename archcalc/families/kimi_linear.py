@@ -14,7 +14,7 @@ from archcalc.keys import Keys
 
 ALIASES = {
     "max_position_embeddings": ("model_max_length",),
-    "n_routed_experts": ("num_experts", "num_local_experts"),
+    "num_experts": ("num_local_experts",),
     "num_experts_per_tok": ("num_experts_per_token",),
     "n_shared_experts": ("num_shared_experts",),
 }
@@ -25,9 +25,11 @@ IGNORED = latent.IGNORED | {
 }  # fmt: skip
 STACK = {"vocab_size": 163840, "hidden_size": 2304, "num_hidden_layers": 27, "max_position_embeddings": 1048576}
 DENSE = {"num_attention_heads": 32, "intermediate_size": 9216, "first_k_dense_replace": 1}
-EXPERTS = {"n_routed_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 1024, "num_experts_per_tok": 8}
+EXPERTS = {"num_experts": 256, "n_shared_experts": 1, "moe_intermediate_size": 1024, "num_experts_per_tok": 8}
 # The flat key of each size of the delta rule, and its name inside linear_attn_config.
-DELTA = {"linear_num_heads": "num_heads", "linear_head_dim": "head_dim", "linear_conv_kernel_dim": "short_conv_kernel_size"}
+DELTA = {
+    "linear_num_heads": "num_heads", "linear_head_dim": "head_dim", "linear_conv_kernel_dim": "short_conv_kernel_size",
+}  # fmt: skip
 SIZES = {"linear_num_heads": 32, "linear_head_dim": 128, "linear_conv_kernel_dim": 4}
 RELEASE = {"kimi_linear": HEAD | STACK | DENSE | EXPERTS | SIZES}
 
@@ -35,9 +37,10 @@ RELEASE = {"kimi_linear": HEAD | STACK | DENSE | EXPERTS | SIZES}
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     k.must_be("mlp_bias", False)
+    k.must_be("attn_res_block_size", None, "attention over the outputs of earlier layers is not understood yet")
     k.must_be("mla_use_nope", True)
     k.must_be("tie_word_embeddings", False, "the Hugging Face class never ties them")
-    mlp, depth = feed_forwards(k, listed=True), layer_count(k)
+    mlp, depth = feed_forwards(k, listed=True, count="num_experts"), layer_count(k)
     nested = k.nested("linear_attn_config") or Keys({})
     found = {name: nested.int(old, default=None) for name, old in DELTA.items()}
     sizes = [found[name] or k.int(name) for name in DELTA]

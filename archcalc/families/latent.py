@@ -18,7 +18,8 @@ IGNORED = frozenset({
     "rope_interleave", "indexer_rope_interleave", "index_share_for_mtp_iteration", "head_dim", "tf_legacy_loss",
 })  # fmt: skip
 LATENT_NORM = Norm("rmsnorm", 1e-6)  # of both latents: no config has a key for it
-HEAD = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}  # DeepSeek-V2's and V3's
+# A head of DeepSeek-V2, of V3 and of what follows them.
+HEAD = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 
 
 def nullable(k: Keys, read: Callable, name: str, none: Any) -> Any:
@@ -52,7 +53,7 @@ def sparse_layers(k: Keys, listed: bool) -> tuple[bool, ...]:
     depth = layer_count(k)
     k.must_be("moe_layer_freq", 1)
     types = k.strings("mlp_layer_types", ("dense", "sparse")) if listed else None
-    if types is None or k.given("first_k_dense_replace"):
+    if types is None or k.raw.get("first_k_dense_replace") is not None:
         first = k.count("first_k_dense_replace")
         default = ("dense",) * min(first, depth) + ("sparse",) * max(depth - first, 0)
         if types not in (None, default):
@@ -70,16 +71,16 @@ def dense(k: Keys, bias: bool = False) -> FeedForward:
     return FeedForward(k.int("intermediate_size"), k.choice("hidden_act", ACTIVATIONS, default="silu"), True, bias)
 
 
-def experts(k: Keys, *, correction_bias: bool = True, bias: bool = False, **parts: Any) -> MixtureOfExperts:
+def experts(k: Keys, *, correction_bias=True, bias=False, count="n_routed_experts", **parts: Any) -> MixtureOfExperts:
     """Routed experts and `n_shared_experts` shared ones, which are one feed-forward of that many times the width.
 
     Args:
-        bias: of the shared experts. parts: further fields of MixtureOfExperts.
+        bias: of the shared experts. count: the key of the number of experts. parts: further fields of the mixture.
     """
     width, act = k.int("moe_intermediate_size"), k.choice("hidden_act", ACTIVATIONS, default="silu")
-    count = nullable(k, k.count, "n_shared_experts", 0)
-    shared = FeedForward(width * count, act, True, bias) if count else None
-    sizes = k.int("n_routed_experts"), k.int("num_experts_per_tok")
+    many = nullable(k, k.count, "n_shared_experts", 0)
+    shared = FeedForward(width * many, act, True, bias) if many else None
+    sizes = k.int(count), k.int("num_experts_per_tok")
     return MixtureOfExperts(FeedForward(width, act, True), *sizes, shared, correction_bias=correction_bias, **parts)
 
 

@@ -19,6 +19,6 @@ RELEASE = {"minicpm3": STACK | HEADS | {"intermediate_size": 6400, "q_lora_rank"
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     hidden, heads = k.int("hidden_size"), k.int("num_attention_heads")
-    divides(num_attention_heads=heads, hidden_size=hidden)  # a value head's width, where v_head_dim is absent
-    view = k.view({"v_head_dim": hidden // heads} | {n: v for n, v in k.raw.items() if v is not None or n != "v_head_dim"}, {})
+    divides(num_attention_heads=heads, hidden_size=hidden)
+    view = k.view(k.raw | {"v_head_dim": k.int("v_head_dim", default=hidden // heads)}, {})
     return latent_decoder(view, same(dense(k, k.bool("mlp_bias", default=False))), eps=1e-5, tie=True)

@@ -92,7 +92,8 @@ def _sparse(k: Keys, norm: Norm, depth: int) -> tuple[BlockIndexer, tuple[str, .
     for name, allowed in {"use_sparse_attention": True, "sparse_score_type": "max", "sparse_init_block": 0}.items():
         nested.must_be(name, allowed)
     switches = _one_a_layer(nested.ints("sparse_attention_freq") or (0,) * depth, "sparse_attention_freq", depth)
-    without = _one_a_layer(nested.ints("sparse_disable_index_value") or (1,) * depth, "sparse_disable_index_value", depth)
+    without = nested.ints("sparse_disable_index_value") or (1,) * depth
+    without = _one_a_layer(without, "sparse_disable_index_value", depth)
     types = layer_types(k, depth, tuple(SPARSE if on else FULL for on in switches), (FULL, SPARSE))
     if any(kind == SPARSE and not off for kind, off in zip(types, without, strict=True)):
         raise ConfigError("sparse_disable_index_value=0: values of the indexer are not understood; set it to 1")

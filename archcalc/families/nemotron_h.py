@@ -47,6 +47,7 @@ WORDS = {word: word for word in LETTERS.values()} | {"linear_attention": "mamba"
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
+    k.must_be("tie_word_embeddings", False, "the head of this family has a matrix of its own")
     types, norm = sublayers(k), Norm("rmsnorm", k.float("layer_norm_epsilon", default=1e-5))
     mixers = {"mamba": lambda: _mamba(k, norm), "attention": lambda: _attention(k)}
     feeds = {"mlp": lambda: _feed_forward(k, "intermediate_size"), "moe": lambda: _experts(k)}

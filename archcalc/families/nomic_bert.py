@@ -16,7 +16,7 @@ ALIASES = {
     "num_hidden_layers": ("n_layer",),
     "num_attention_heads": ("n_head",),
     "intermediate_size": ("n_inner",),
-    "max_position_embeddings": ("n_positions", "max_trained_positions"),
+    "max_position_embeddings": ("n_positions",),
     "layer_norm_eps": ("layer_norm_epsilon",),
     "rope_theta": ("rotary_emb_base",),
     "partial_rotary_factor": ("rotary_emb_fraction",),
@@ -29,7 +29,8 @@ FIXED = {
 }  # fmt: skip
 IGNORED = encoder.IGNORED | {
     "fused_bias_fc", "fused_dropout_add_ln", "use_flash_attn", "use_xentropy", "pad_vocab_size_multiple",
-    "rotary_scaling_factor", "dense_seq_output", "last_layer_subset", "sequence_parallel", "pad_vocab_to_multiple_of",
+    "rotary_scaling_factor", "dense_seq_output", "last_layer_subset", "max_trained_positions", "sequence_parallel",
+    "pad_vocab_to_multiple_of",
 }  # fmt: skip
 RELEASE = {
     "nomic_bert": {

@@ -39,8 +39,11 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     norm, left_out = rms_norm(k, 1e-5), predictors(k)
     k.must_be("n_shared_experts", 1)
-    for name, allowed in (("use_qk_norm", True), ("use_head_wise_attn_gate", True), ("sink", False), ("use_mfa", False)):
-        k.must_be(name, allowed)
+    for name in ("use_qk_norm", "use_head_wise_attn_gate", "use_moe"):
+        k.must_be(name, True)
+    for name in ("sink", "use_mfa"):
+        k.must_be(name, False)
+    k.must_be("moe_every_n_layer", 1)
     experts = routed(k, shared=k.int("share_expert_dim"), correction_bias=True)
     experts = replace(experts, expert=replace(experts.expert, bias=False))  # mlp_bias is of the other feed-forwards
     mixers, mlp = _mixers(k, norm), mixed(_sparse(k), experts, dense(k))
@@ -56,8 +59,9 @@ def _mixers(k: Keys, norm: Norm) -> list[Attention]:
     heads = {FULL: plain.num_attention_heads, SLIDING: _windowed_heads(k)}
     heads = layer_sizes(k, num_attention_heads=tuple(heads[kind] for kind in types))["num_attention_heads"]
     windows = [window if kind == SLIDING else None for kind in types]
-    found = {(n, w): replace(plain, num_attention_heads=n, sliding_window=w) for n, w in zip(heads, windows, strict=True)}
-    return [found[kind] for kind in zip(heads, windows, strict=True)]
+    pairs = list(zip(heads, windows, strict=True))
+    found = {(n, w): replace(plain, num_attention_heads=n, sliding_window=w) for n, w in pairs}
+    return [found[pair] for pair in pairs]
 
 
 def _windowed_heads(k: Keys) -> int:

@@ -83,8 +83,8 @@ def _dense(k: Keys) -> FeedForwards:
         choices = ", ".join(ACTIVATIONS)
         raise ConfigError(f"feed_forward_proj={described[:60]!r}: not understood; use gated-X or X of {choices}")
     k.must_be("is_gated_act", gated, "feed_forward_proj says otherwise")
-    k.must_be("dense_act_fn", "gelu_new" if described == "gated-gelu" else act, "feed_forward_proj says otherwise")
-    mlp = FeedForward(k.int("intermediate_size"), ACTIVATIONS["gelu_new" if described == "gated-gelu" else act], gated)
+    act = k.choice("dense_act_fn", ACTIVATIONS, default="gelu_new" if described == "gated-gelu" else act)
+    mlp = FeedForward(k.int("intermediate_size"), act, gated)
     return lambda layer: mlp
 
 

@@ -17,7 +17,8 @@ PER_STACK = pair.PER_STACK
 IGNORED = pair.IGNORED | {
     "apply_spec_augment", "mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob",
     "mask_feature_length", "mask_feature_min_masks", "median_filter_width", "classifier_proj_size", "lang_ids",
-    "use_weighted_layer_sum", "alignment_heads", "lang_to_id", "task_to_id", "no_timestamps_token_id", "is_multilingual",
+    "use_weighted_layer_sum", "alignment_heads", "lang_to_id", "task_to_id", "no_timestamps_token_id",
+    "is_multilingual",
 }  # fmt: skip
 RELEASE = {"whisper": sizes(51865, 384, (4, 4), 6, 1536, 448) | {"num_mel_bins": 80, "max_source_positions": 1500}}
 

@@ -121,9 +121,10 @@ def _compressor(norm: Norm, name: str, made: str, entry: str) -> tuple[Op, ...]:
     """
     axes = (activation(f"BT{made}"), activation(f"BT{made}"))
     state = Tensor("state", f"B{'q' if made != entry else ''}c{made}")  # two series, of this chunk and the one before
+    whole = Mask(True, None, "made", "c")
     return (
         linear(f"{name}.kv_proj", "BTD", f"D{made}", f"BT{made}", False),
         linear(f"{name}.gate_proj", "BTD", f"D{made}", f"BT{made}", False),
         Op(f"{name}.kv_norm", (weight(entry),) * norm.vectors, Tensor("chip", entry)),
-        Op(f"{name}.pool", (*axes, weight(f"c{made}"), state, state), cache(f"BS{entry}"), mask=Mask(True, None, "made", "c")),
+        Op(f"{name}.pool", (*axes, weight(f"c{made}"), state, state), cache(f"BS{entry}"), mask=whole),
     )

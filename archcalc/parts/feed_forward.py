@@ -53,7 +53,9 @@ class FeedForward:
 @lru_cache(maxsize=256)
 def _dense_ops(mlp: FeedForward, name: str, width: str) -> tuple[Op, ...]:
     down_bias = mlp.bias if mlp.down_bias is None else mlp.down_bias
-    inner = (Op(f"{name}.xielu", (weight("q"), Tensor("buffer", "q")), Tensor("chip", "q")),) if mlp.hidden_act == "xielu" else ()
+    inner = ()
+    if mlp.hidden_act == "xielu":
+        inner = (Op(f"{name}.xielu", (weight("q"), Tensor("buffer", "q")), Tensor("chip", "q")),)
     inner += (norm_op(mlp.inner_norm, f"{name}.inner_norm", f"BT{width}", width),) if mlp.inner_norm else ()
     return (
         *(linear(f"{name}.{up}", "BTD", f"D{width}", f"BT{width}", mlp.bias) for up in mlp.ups),
@@ -74,6 +76,7 @@ class MixtureOfExperts:
         latent_size: experts work in a narrower space than the model, between two projections.
         router_scales: the router scales its input (D) and each expert's output (E), as in Gemma 4.
         norms: a norm before the experts and one after them and after the shared feed-forward, as in Gemma 4.
+        output_bias: one bias of what all experts together add. output_norm: of the sum of all, as in A.X-K1.
         hash_size: rows of a table from token to experts that replaces the router's choice; a buffer.
     """
 
@@ -89,6 +92,8 @@ class MixtureOfExperts:
     router_scales: bool = False
     norms: Norm | None = None
     hash_size: int | None = None
+    output_bias: bool = False
+    output_norm: Norm | None = None
 
     def __post_init__(self):
         positive(num_local_experts=self.num_local_experts, num_experts_per_tok=self.num_experts_per_tok)
@@ -131,7 +136,10 @@ def _routed_ops(moe: MixtureOfExperts, name: str) -> tuple[Op, ...]:
     if moe.latent_size:
         before = (*before, linear(f"{name}.latent_down_proj", "BTD", "Dl", "BTl", moe.latent_bias))
         after = (linear(f"{name}.latent_up_proj", "BTl", "lD", "BTD", moe.latent_bias), *after)
-    return (router, *table, *before, *_expert_ops(moe, name), *after, *shared, *between, *gate)
+    if moe.output_bias:
+        after = (*after, Op(f"{name}.bias", (activation("BTD"), weight("D")), activation("BTD")))
+    last = (norm_op(moe.output_norm, f"{name}.post_norm"),) if moe.output_norm else ()
+    return (router, *table, *before, *_expert_ops(moe, name), *after, *shared, *between, *gate, *last)
 
 
 def _expert_ops(moe: MixtureOfExperts, name: str) -> tuple[Op, ...]:

@@ -54,7 +54,7 @@ class GatedLinearRecurrence(Recurrent):
     def dims(self) -> dict[str, int]:
         width = self.num_heads * self.head_dim
         heads = {"h": self.num_heads, "j": self.head_dim, "u": self.head_dim}
-        return heads | {"w": width, "x": width, "k": self.conv_kernel}
+        return heads | {"w": width, "x": width, "k": self.conv_kernel, "κ": self.conv_kernel - 1}
 
     def ops(self, name: str) -> tuple[Op, ...]:
         return _griffin_ops(name)
@@ -65,7 +65,8 @@ def _griffin_ops(name: str) -> tuple[Op, ...]:
     return (
         linear(f"{name}.linear_y", "BTD", "Dw", "BTw", True),
         linear(f"{name}.linear_x", "BTD", "Dw", "BTw", True),
-        convolution(name, True),
+        Op(f"{name}.conv1d", (activation("BTx"), weight("xk"), weight("x")), activation("BTx")),
+        Op(f"{name}.conv1d.state", (Tensor("state", "Bxκ"),), Tensor("chip", "Bxκ")),
         *(linear(f"{name}.{gate}_gate", "BThj", "hju", "BThu", True) for gate in ("input", "recurrent")),
         Op(f"{name}.scan", (activation("BTw"), Tensor("state", "Bw"), weight("w")), activation("BTw")),
         linear(f"{name}.linear_out", "BTw", "wD", "BTD", True),

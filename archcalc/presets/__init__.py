@@ -1,4 +1,13 @@
-"""Published models by name. The rows are data: one JSON file a family, each row with the source of its numbers."""
+"""Published models by name. The rows are data: one JSON file a family, each row with the source of its numbers.
+
+    {name: {"source": where the numbers come from,
+            "checked": {"by": who counted the same config, "parameters": their count, "buffers": where there are any,
+                        "differs": {"parameters" or "buffers": ours less theirs, "why": the reason}, where it does},
+            "config": the config.json, without keys that no count depends on}}
+
+`index.json` says which file has which names, so that one lookup reads one family; `python -m archcalc.presets_table`
+writes it anew.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +18,37 @@ from archcalc.errors import ConfigError, nearest
 from archcalc.hf import config_from_keys, read_json
 from archcalc.keys import shown
 
-_FOLDER = os.path.dirname(os.path.abspath(__file__))
+FOLDER = os.path.dirname(os.path.abspath(__file__))
+INDEX = "index.json"
 
 
-def _tables():
-    """Each file's rows in turn, read only when asked for: {name: {"source": ..., "config": {...}}}."""
-    for file in sorted(os.listdir(_FOLDER)):
-        if file.endswith(".json"):
-            yield read_json(os.path.join(_FOLDER, file))
+def table(file: str) -> dict[str, dict]:
+    """The rows of one file, by name."""
+    return read_json(os.path.join(FOLDER, file))
 
 
-def _row(name: str) -> dict:
-    for table in _tables():
-        if name in table:
-            return table[name]
+def files() -> list[str]:
+    """The files that have rows."""
+    return sorted(file for file in os.listdir(FOLDER) if file.endswith(".json") and file != INDEX)
+
+
+def row(name: str) -> dict:
+    """What is known of a preset: `source`, `checked` and `config`. Raises ConfigError for an unknown name."""
+    for file, found in table(INDEX).items():
+        if name in found:
+            return table(file)[name]
     hint = nearest(name[:60], names())
-    raise ConfigError(f"preset={shown(name)}: there is none of that name{hint}; use one of {', '.join(names())}")
+    raise ConfigError(f"preset={shown(name)}: there is none of that name{hint}; `archcalc presets` lists all")
 
 
 def names() -> list[str]:
     """Every preset, family by family."""
-    return [name for table in _tables() for name in table]
+    return [name for found in table(INDEX).values() for name in found]
 
 
 def source(name: str) -> str:
     """Where the numbers of a preset come from. Raises ConfigError for an unknown name."""
-    return _row(name)["source"]
+    return row(name)["source"]
 
 
 def preset(name: str, overrides: dict | None = None) -> ModelConfig:
@@ -49,4 +63,4 @@ def preset(name: str, overrides: dict | None = None) -> ModelConfig:
     >>> preset("llama3-8b").hidden_size
     4096
     """
-    return config_from_keys(_row(name)["config"], overrides, name=name)
+    return config_from_keys(row(name)["config"], overrides, name=name)

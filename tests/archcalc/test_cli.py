@@ -11,9 +11,11 @@ import pytest
 from archcalc.cli import main
 from archcalc.cost import parameters
 from archcalc.derivation import derivation
+from archcalc.memory import Paged
 from archcalc.presets import names, preset, source
-from archcalc.render import render
+from archcalc.render import render, render_training
 from archcalc.report import Request, report
+from archcalc.training import Step, training
 
 ROOT = Path(__file__).resolve().parents[2]
 REFUSED = {
@@ -36,6 +38,19 @@ REFUSED = {
     "two models": ("report --preset gpt2 --config x", "not allowed with argument --preset"),
     "unknown format": ("report --preset gpt2 --format xml", "argument --format: invalid choice: 'xml'"),
     "causal and dense": ("report --preset gpt2 --causal --dense", "not allowed with argument --causal"),
+    "unknown unit": ("report --preset gpt2 --kv-bytes 3GIB", "unit='GIB': not understood; use one of B"),
+    "room twice": ("report --preset gpt2 --kv-bytes 3GB --kv-blocks 2", "not allowed with argument --kv-bytes"),
+    "logical blocks": ("report --preset gpt2 --kv logical --tp 2", "kv='logical' with --tp: it is for --kv reserved"),
+    "no ranks": ("report --preset gpt2 --tp 0", "tp=0: must be a whole number"),
+    "ranks without heads": ("report --preset gpt2 --tp 5", "tp=5: must divide num_attention_heads=12"),
+    "unknown form": ("report --preset gpt2 --latent both", "latent='both': not understood"),
+    "unknown quantity": (
+        "report --preset gpt2 --explain size",
+        "explain='size': not understood; use one of param",
+    ),
+    "unknown oracle": ("report --preset gpt2 --against vllm", "argument --against: invalid choice: 'vllm'"),
+    "unknown policy": ("training --preset gpt2 --policy fp8", "policy='fp8': not understood"),
+    "too many tokens": ("training --preset gpt2 --tokens 1025", "max_position_embeddings=1024"),
     "unknown option": ("presets --all", "unrecognized arguments: --all"),
     "unknown command": ("weigh --preset gpt2", "invalid choice: 'weigh'"),
     "no command": ("", "the following arguments are required: COMMAND"),
@@ -84,6 +99,30 @@ def test_every_option_of_a_report_reaches_it(capsys):
         fewer = json.loads(printed(capsys, f"report --preset tiny-decoder {options.replace(option, '')} --format json"))
         assert fewer != found, option
     assert printed(capsys, "report --preset gpt2 --causal") == printed(capsys, "report --preset gpt2")
+
+
+def test_every_option_of_a_reserved_cache_reaches_it(capsys):
+    options = "--context 300 --block-size 32 --tp 2 --windowed-as-full --prefill-chunk 99 --kv-bytes 1.5MB"
+    engine = Paged(32, 2, windowed_as_full=True, prefill_chunk=99, room=1_500_000)
+    found = json.loads(printed(capsys, f"report --preset llama3-8b {options} --format json"))
+    assert found == report(preset("llama3-8b"), Request(context=300, paged=engine))
+    found = json.loads(printed(capsys, "report --preset llama3-8b --kv reserved --kv-blocks 7 --format json"))
+    assert found == report(preset("llama3-8b"), Request(paged=Paged(room_blocks=7)))
+    assert printed(capsys, "report --preset gpt2 --kv logical") == printed(capsys, "report --preset gpt2")
+
+
+@pytest.mark.parametrize("style", ["table", "markdown", "json"])
+def test_explanations_and_macs(capsys, style):
+    text = printed(capsys, f"report --preset llama3-8b --explain decode --macs --format {style}")
+    assert text == render(report(preset("llama3-8b"), Request(explain="decode", macs=True)), style)
+
+
+@pytest.mark.parametrize("style", ["table", "markdown", "json"])
+def test_training_prints_the_step(capsys, style):
+    options = "--batch 2 --tokens 64 --source 32 --policy fp32 --optimizer sgd --recompute full --dropout"
+    text = printed(capsys, f"training --preset transformer-base {options} --format {style}")
+    step = Step(2, 64, 32, "fp32", "sgd", "full", dropout=True)
+    assert text == render_training(training(preset("transformer-base"), step), style)
 
 
 def test_json_has_parts_that_add_up(capsys):
@@ -196,6 +235,8 @@ import sys
 from archcalc.cli import main
 assert main(["report", "--preset", "mixtral-8x7b"]) == 0
 assert main(["presets"]) == 0
+assert main(["report", "--preset", "llama3-8b", "--explain", "active", "--kv", "reserved", "--macs"]) == 0
+assert main(["training", "--preset", "llama3-8b"]) == 0
 import archcalc
 heavy = {"torch", "onnx", "onnxruntime", "numpy", "sympy", "transformers"} & set(sys.modules)
 assert not heavy, heavy
@@ -212,4 +253,4 @@ def test_the_first_lines_of_help_name_the_commands(capsys):
         main(["--help"])
     assert end.value.code == 0
     text = capsys.readouterr().out
-    assert all(command in text for command in ("report", "derive", "presets"))
+    assert all(command in text for command in ("report", "training", "derive", "presets"))

@@ -101,7 +101,7 @@ def refusal(keys) -> str:
         ({"rope_theta": 10**400}, "rope_theta=1000", "must be a finite number"),
         ({"rope_theta": True}, "rope_theta=True", "must be a finite number"),
         ({"rope_theta": -1}, "rope_theta=-1.0", "must be a positive number"),
-        ({"rms_norm_eps": 1}, "norm eps=1.0", "1e-05 is usual"),
+        ({"rms_norm_eps": 1}, "rms_norm_eps=1", "1e-05 is usual"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings=1", "must be true or false"),
         ({"tie_word_embeddings": "true"}, "tie_word_embeddings='true'", "must be true or false"),
         ({"hidden_act": "mish"}, "hidden_act='mish'", "use one of silu"),

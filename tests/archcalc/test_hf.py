@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from archcalc.config import RopeScaling
+from archcalc.cost import parameters
 from archcalc.errors import ConfigError
 from archcalc.hf import LARGEST_FILE, config_from_keys, load_config, parse_override
+from archcalc.keys import Keys
 
 # The fewest keys with which each family loads, by model_type.
 FAMILIES = json.loads((Path(__file__).parent / "data" / "smallest_configs.json").read_text())
@@ -62,6 +64,57 @@ def test_keys_must_be_an_object(keys):
 def test_null_is_absent_and_harmless_keys_are_skipped():
     extra = {"rope_scaling": None, "head_dim": None, "attention_dropout": 0.1, "torch_dtype": "bfloat16", "qk": None}
     assert config_from_keys(LLAMA | extra) == config_from_keys(LLAMA)
+
+
+@pytest.mark.parametrize(
+    ("names", "kind"),
+    [
+        (["LlamaForCausalLM"], "lm"),
+        (["GPT2LMHeadModel"], "lm"),
+        (["MarianMTModel"], "lm"),
+        (["XLMWithLMHeadModel"], "lm"),
+        (["MiniMaxM3SparseForConditionalGeneration"], "lm"),
+        (["DeciLMForCausalLM"], "lm"),
+        (["LlamaModel"], "none"),
+        (["LongformerModel"], "none"),
+        (["BertForMaskedLM"], "mlm"),
+        (["LlamaForCausalLM", "MistralForCausalLM"], "lm"),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_the_end_of_a_class_says_what_a_model_ends_in(names, kind):
+    assert Keys({"architectures": names}).architecture() == kind
+
+
+def test_a_bare_model_counts_without_a_head():
+    whole = config_from_keys(LLAMA | {"architectures": ["LlamaForCausalLM"]})
+    assert whole == config_from_keys(LLAMA)
+    bare = config_from_keys(LLAMA | {"architectures": ["LlamaModel"]})
+    assert bare.head.kind == "none"
+    assert parameters(whole) - parameters(bare) == LLAMA["vocab_size"] * LLAMA["hidden_size"]
+    assert parameters(config_from_keys(GPT2 | {"architectures": ["GPT2Model"]})) == parameters(config_from_keys(GPT2))
+
+
+@pytest.mark.parametrize(
+    ("names", "problem"),
+    [
+        (
+            ["LlamaForSequenceClassification"],
+            "architectures='LlamaForSequenceClassification': its head is not understood",
+        ),
+        (["LlamaForTokenClassification"], "its head is not understood; give a ...ForCausalLM"),
+        (["GPT2DoubleHeadsModel"], "its head is not understood"),
+        (["Qwen2ForRewardModel"], "its head is not understood"),
+        (["T5EncoderModel"], "its head is not understood"),
+        (["LlamaForMaskedLM"], "model_type llama has no masked language model"),
+        (["LlamaForCausalLM", "LlamaModel"], "some with a head, some without; give one"),
+        ("LlamaForCausalLM", "must be a list of names of classes"),
+        ([3], "must be a list of names of classes"),
+    ],
+)
+def test_a_class_with_another_head_is_refused(names, problem):
+    assert problem in refusal(LLAMA | {"architectures": names})
 
 
 # --- files ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,9 @@ import pytest
 
 from archcalc.cost import bound, cache_elements, parameters, passes, total
 from archcalc.errors import ConfigError
+from archcalc.hf import config_from_keys
+from archcalc.memory import Paged, reserved
+from archcalc.precision import PRECISIONS
 from archcalc.presets import names, preset
 from archcalc.render import render
 from archcalc.report import Request, formula, report
@@ -45,19 +48,22 @@ def test_the_numbers_are_those_of_the_op_list(both):
     config, found = both
     for row, run in zip(found["passes"], passes(config, 3, 40, 50), strict=True):
         assert (row["name"], row["flops"]) == (run.name, total(run).flops)
-    own, cross, _ = cache_elements(bound(config)[1], 3, 50, 40)
+    own, cross, state = cache_elements(bound(config)[1], 3, 50, config.source_tokens(40))
+    own = own if config.decoder else 0  # an encoder alone keeps nothing
     assert found["kv_cache"]["bytes"] == 2 * own  # fp16
     assert found["kv_cache"].get("cross_bytes", 0) == 2 * cross
+    assert found["kv_cache"].get("state_bytes", 0) == 2 * state
     assert found["weight_bytes"]["fp32"] == 4 * parameters(config)
     assert found["weight_bytes"]["int4"] == -(-parameters(config) // 2)
-    needed = found["weight_bytes"]["fp8"] + 2 * own + 2 * cross
+    needed = found["weight_bytes"]["fp8"] + 2 * (own + cross + state)
     assert found["memory"] == {"needed_bytes": needed, "device_bytes": 141 * 10**9}
 
 
 def test_a_request_is_repeated_with_the_numbers(both):
     config, found = both
-    first = "source" if config.encoder else "prompt"
-    shown = {"batch": 3, first: 40, "context": 50, "precision": "fp8", "kv_precision": "fp16", "device": "h200"}
+    first = "source" if config.encoder and config.decoder else "prompt"
+    tokens = config.source_tokens(40) if first == "source" else 40
+    shown = {"batch": 3, first: tokens, "context": 50, "precision": "fp8", "kv_precision": "fp16", "device": "h200"}
     assert {key: found["request"][key] for key in shown} == shown
 
 
@@ -72,9 +78,8 @@ def test_tables_say_the_same(both, style):
     text = render(found, style)
     assert f"{found['parameters']['total']:,} parameters" in text
     for row in found["parameters"]["parts"]:
-        line = next(line for line in text.splitlines() if row["name"] in line.split())
-        assert f"{row['per_layer']:,}" in line
-        assert f"{row['total']:,}" in line
+        lines = [line.split() for line in text.splitlines() if row["name"] in line.split()]
+        assert any({f"{row['per_layer']:,}", f"{row['total']:,}"} <= set(line) for line in lines)
     for run in found["passes"]:
         assert f"{run['flops']:,}" in text
     for convention in found["conventions"].values():
@@ -155,3 +160,115 @@ def test_keys_and_values_take_the_bits_of_their_own_format(kind, bits):
     read_and_written = 2 * 101 * elements  # by a decode step: all are read, one is written
     moved = [run["passes"][1]["bytes"] for run in (plain, found)]
     assert moved[0] - moved[1] == read_and_written * (32 - bits) // 8
+
+
+def test_parts_are_told_apart(both):
+    """A name and a kind of block: several kinds may have an op of one name, and a table has a row for each."""
+    _, found = both
+    text = render(found)
+    for run in found["passes"]:
+        keys = [(part["name"], part["block"]) for part in run["parts"]]
+        assert len(keys) == len(set(keys))
+        for name, block in keys:
+            assert f"{name} ({block})" in text or f"\n{name} " in text
+
+
+GEMMA3 = {
+    "model_type": "gemma3_text", "hidden_size": 64, "num_hidden_layers": 6, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 100, "sliding_window": 32,
+    "max_position_embeddings": 4096, "query_pre_attn_scalar": 16,
+}  # fmt: skip
+DEEPSEEK = {
+    "model_type": "deepseek_v3", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 16, "intermediate_size": 128, "moe_intermediate_size": 32, "n_routed_experts": 8,
+    "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1, "n_group": 1, "topk_group": 1,
+    "vocab_size": 100, "max_position_embeddings": 512, "num_nextn_predict_layers": 1,
+}  # fmt: skip
+BERT = {"model_type": "bert", "vocab_size": 100, "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+BERT |= {"intermediate_size": 128, "max_position_embeddings": 64, "type_vocab_size": 2}
+
+
+@pytest.mark.parametrize("context", [32, 100, 4000])
+def test_windows_leave_a_constant_and_a_slope(context):
+    config = config_from_keys(GEMMA3)
+    kv = report(config, Request(prompt=1, context=context))["kv_cache"]
+    layer = 2 * 2 * 16 * 2
+    assert (kv["bytes_per_token"], kv["slope_bytes_per_token"], kv["constant_bytes"]) == (
+        6 * layer, layer, 5 * 32 * layer,
+    )  # fmt: skip
+    assert kv["bytes"] == kv["constant_bytes"] + context * kv["slope_bytes_per_token"]
+
+
+def test_the_form_of_latent_attention_is_chosen_and_said():
+    config = config_from_keys(DEEPSEEK | {"kv_lora_rank": 64})
+    found = {form: report(config, Request(prompt=64, latent=form)) for form in (None, "absorbed", "expanded")}
+    flops = {form: [run["flops"] for run in one["passes"]] for form, one in found.items()}
+    assert flops[None] == [flops["expanded"][0], flops["absorbed"][1]]
+    assert flops["absorbed"][0] > flops["expanded"][0] and flops["absorbed"][1] < flops["expanded"][1]
+    assert "expanded in the prefill, absorbed in the decode" in found[None]["conventions"]["latent"]
+    assert found["absorbed"]["conventions"]["latent"].startswith("latent attention is absorbed;")
+    assert len({json.dumps(one["kv_cache"]) for one in found.values()}) == 1
+    assert "latent" not in report(preset("llama3-8b"))["conventions"]
+    with pytest.raises(ConfigError, match="latent='both': not understood; use one of None, absorbed, expanded"):
+        report(config, Request(latent="both"))
+
+
+def test_what_is_left_out_buffers_and_assumed_keys_are_shown():
+    config = config_from_keys(DEEPSEEK)
+    found = report(config)
+    assert found["parameters"]["buffers"] == 8  # one layer's correction bias
+    assert found["left_out"] == list(config.left_out) != []
+    text = render(found)
+    assert f"Left out: {config.left_out[0]}." in text
+    assert "buffers, no parameters" in text
+    short = {name: value for name, value in BERT.items() if name != "type_vocab_size"}
+    found = report(config_from_keys(short))
+    assert found["assumed"] == {"type_vocab_size": 2}
+    assert "type_vocab_size=2" in render(found)
+    assert "Assumed" not in render(report(preset("llama3-8b")))
+
+
+def test_an_encoder_alone():
+    found = report(config_from_keys(BERT), Request(batch=2, prompt=10, paged=Paged(room=1000)))
+    assert [run["name"] for run in found["passes"]] == ["encode"]
+    assert found["kv_cache"] == {"bytes_per_token": 0, "bytes": 0}
+    assert found["reserved"]["fits"]["requests"] is None
+    assert "encode" in render(found)
+
+
+def test_a_state_is_a_row_of_its_own():
+    keys = {"model_type": "mamba", "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 100, "state_size": 8}
+    keys |= {"conv_kernel": 4, "expand": 2, "time_step_rank": 4, "intermediate_size": 128}
+    config = config_from_keys(keys)
+    few, many = (report(config, Request(batch=3, prompt=10, context=n)) for n in (10, 10_000))
+    assert few["kv_cache"] == many["kv_cache"]
+    assert few["kv_cache"]["state_bytes_per_sequence"] == 2 * 2 * (128 * 4 + 128 * 8)
+    assert few["kv_cache"]["state_bytes"] == 3 * few["kv_cache"]["state_bytes_per_sequence"]
+    assert few["memory"]["needed_bytes"] == few["weight_bytes"]["bf16"] + few["kv_cache"]["state_bytes"]
+    assert "recurrent state, the request" in render(few)
+    assert "state" in few["conventions"]
+
+
+def test_a_reserved_cache_is_shown_when_asked_for():
+    asked = Request(batch=2, context=20_000, paged=Paged(tp=2, room_blocks=1952))
+    found = report(preset("llama3-8b"), asked)
+    assert found["reserved"] == reserved(preset("llama3-8b"), asked.paged, 2, 20_000, 0, PRECISIONS["bf16"])
+    text = render(found)
+    assert "1,952 of 16 = 31,232 tokens" in text
+    assert "1.56x = 1" in text
+    assert "each of 2 ranks" in text
+    assert "reserved" not in report(preset("llama3-8b"))
+    as_full = report(preset("llama3-8b"), Request(paged=Paged(windowed_as_full=True)))
+    assert "the whole length" in as_full["conventions"]["reserved"]
+
+
+def test_a_report_can_be_changed_without_changing_the_next():
+    first = report(preset("mixtral-8x7b"))
+    kept = json.dumps(first)
+    first["parameters"]["conventions"]["all"]["total"] = 0
+    first["parameters"]["parts"][0]["total"] = 0
+    first["blocks"]["block"]["total"] = 0
+    first["experts"].clear()
+    first["conventions"].clear()
+    assert json.dumps(report(preset("mixtral-8x7b"))) == kept

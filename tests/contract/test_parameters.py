@@ -11,8 +11,11 @@ from archcalc import blocks, cost
 from archcalc.blocks import Group
 from archcalc.config import Norm
 from archcalc.cost import parameters
+from archcalc.errors import ConfigError
 from archcalc.ops import Op, activation, weight
 from archcalc.presets import names, preset
+from models.builder import skeleton
+from models.supported import unbuilt
 
 VARIANTS = {
     "untied gpt2": ("gpt2", {"tie_word_embeddings": False, "n_layer": 2}),
@@ -30,6 +33,7 @@ VARIANTS = {
     "untied translator": ("tiny-encoder-decoder", {"tie_word_embeddings": False}),
     "unequal stacks": ("tiny-encoder-decoder", {"encoder_layers": 3, "decoder_ffn_dim": 96}),
 }  # fmt: skip
+BUILT = [name for name in names() if unbuilt(preset(name)) is None]
 
 
 def config_of(name: str):
@@ -42,11 +46,25 @@ def disagreements(config) -> list[str]:
     return differences(expected_parameters(config), actual_parameters(model))
 
 
-@pytest.mark.parametrize("name", [*names(), *VARIANTS])
+@pytest.mark.parametrize("name", [*BUILT, *VARIANTS])
 def test_names_shapes_and_counts_agree(name):
     config = config_of(name)
     assert disagreements(config) == []
     assert parameters(config) == sum(p.numel() for p in models.build(config, device="meta").parameters())
+
+
+def test_most_kinds_of_block_are_built_or_named():
+    assert {"gpt2", "llama3-8b", "mixtral-8x7b", "transformer-base", "mistral-7b-v0.1"} <= set(BUILT)
+    assert len(BUILT) >= 20
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in BUILT])
+def test_a_preset_that_is_not_built_is_refused_in_one_line_that_names_the_part(name):
+    part = unbuilt(preset(name))
+    with pytest.raises(ConfigError) as refused:
+        skeleton(preset(name))
+    assert str(refused.value).startswith(f"{part}: counted, but not built")
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["tiny-decoder", "tiny-encoder-decoder"])

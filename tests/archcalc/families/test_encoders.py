@@ -114,3 +114,136 @@ def test_parameters_of_toys(architecture, keys):
     assert parameters(config) == sum(real.values()) - real["buffers"]
     assert buffers(config) == real["buffers"] - rotary * (keys["hidden_size"] // 8 if rotary else 0)
     assert report(config)["parameters"]["total"] == parameters(config)
+
+
+def first_pass(config, batch: int, tokens: int) -> int:
+    return eager_flops(config, batch, tokens, tokens)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_published_models(name):
+    """Marian in transformers stores its sinusoids, which are computed here; it ties the head of T5 whatever is said."""
+    row = MODELS[name]
+    config = config_from_keys(row["config"])
+    marian = row["config"]["model_type"] == "marian"
+    tables = 2 * config.max_position_embeddings * config.hidden_size if marian else 0
+    head = row["untied"] - row["parameters"] if "untied" in row else 0
+    assert head == (config.vocab_size * config.hidden_size if head else 0)
+    assert (parameters(config), active_parameters(config)) == tuple(
+        row[count] - tables + head for count in ("parameters", "active")
+    )
+    own, cross, _ = cache_elements(bound(config)[1], 1, 1, 1)
+    assert (own, cross) == (row["self"], row["cross"])
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(("shape", "batch", "tokens"), [("1x16", 1, 16), ("2x64", 2, 64)])
+def test_flops_and_caches_counted_in_transformers(name, shape, batch, tokens):
+    row = SMALL[name]
+    config = config_from_keys(row["config"])
+    assert first_pass(config, batch, tokens) == row["flops"][shape]
+    own, cross, _ = cache_elements(bound(config)[1], batch, tokens, config.source_tokens(tokens))
+    assert {"self": own, "cross": cross} == row["cache"].get(shape, {"self": 0, "cross": 0})
+
+
+# The first toy of each architecture whose ops no stored row shows, and the toys that flip what runs.
+MEASURED = [
+    ("BertForPreTraining", "bert", BERT), ("BertForSequenceClassification", "bert", BERT),
+    ("RobertaForQuestionAnswering", "roberta", BERT), ("ElectraForMaskedLM", "electra", BERT | NARROW),
+    ("ElectraForPreTraining", "electra", BERT | NARROW), ("AlbertForMaskedLM", "albert", BERT | NARROW),
+    ("MPNetForMaskedLM", "mpnet", BERT), ("EsmForMaskedLM", "esm", BERT | {"pad_token_id": 1, "mask_token_id": 2}),
+    ("NomicBertModel", "nomic_bert", BERT), ("ModernBertForMaskedLM", "modernbert", BERT | TOKENS | LOCAL),
+    ("EuroBertForMaskedLM", "eurobert", BERT | TOKENS), ("DebertaV2ForMaskedLM", "deberta-v2", BERT | V3),
+    ("DebertaV2Model", "deberta-v2", BERT | PROJECTED), ("PegasusForConditionalGeneration", "pegasus", LONG),
+    ("UMT5ForConditionalGeneration", "umt5", T5 | WIDER | GATED), ("T5EncoderModel", "t5", T5),
+    ("NllbMoeForConditionalGeneration", "nllb-moe", LONG | {"num_experts": 2}),
+    ("SwitchTransformersForConditionalGeneration", "switch_transformers", T5 | SPARSE | {"expert_capacity": 64}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("architecture", "model_type", "keys"), MEASURED, ids=[case[0] for case in MEASURED])
+def test_flops_measured_in_transformers(architecture, model_type, keys):
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    keys = keys | {"model_type": model_type}
+    config = transformers.AutoConfig.for_model(**keys)
+    model = getattr(transformers, architecture)._from_config(config, attn_implementation="eager")
+    model.eval().requires_grad_(False)
+    ids = torch.full((2, 12), 7)
+    inputs = {"decoder_input_ids": ids} if config_of(architecture, keys).decoder else {}
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        model(input_ids=ids, **inputs)
+    assert first_pass(config_of(architecture, keys), 2, 12) == counter.get_total_flops()
+
+
+# Keys that the config.json of a release carries, and the parameters that its card or transformers gives.
+RELEASES = json.loads((Path(__file__).parents[1] / "data" / "encoder_releases.json").read_text())["models"]
+
+
+@pytest.mark.parametrize("name", RELEASES)
+def test_releases(name):
+    keys = RELEASES[name]["config"]
+    config = config_from_keys(keys)
+    assert parameters(config) == RELEASES[name]["parameters"]
+    assert not config.assumed
+
+
+def test_a_source_of_sound_has_one_length():
+    config = config_from_keys(MODELS["whisper-small"]["config"])
+    encode, decode = passes(config, 1, prompt=7, context=3)
+    assert encode.dims["T"] == encode.dims["S"] == decode.dims["X"] == 1500
+    assert total(encode) == total(passes(config, 1, prompt=300, context=3)[0])
+    step = bound(config)[1]
+    crosses = {cache_elements(step, 1, context, config.source_tokens(7)).cross for context in (1, 10, 448)}
+    assert crosses == {12 * 2 * 768 * 1500}
+
+
+def test_layers_that_share_weights_all_run():
+    keys = BERT | NARROW | {"model_type": "albert"}
+    configs = [config_of("AlbertModel", keys | {"num_hidden_layers": depth}) for depth in (1, 2, 3)]
+    assert len({parameters(config) for config in configs}) == 1
+    one, two, three = (first_pass(config, 1, 8) for config in configs)
+    assert two - one == three - two > 0
+
+
+def test_local_attention_sees_to_either_side():
+    config = config_of("ModernBertModel", BERT | TOKENS | LOCAL | {"model_type": "modernbert", "num_hidden_layers": 2})
+    run = passes(config, 1, 20, 20)[0]
+    seen = sum(abs(i - j) <= 4 for i in range(20) for j in range(20))
+    assert total(run, dense=True).flops - total(run).flops == 2 * 2 * 4 * 6 * (20 * 20 - seen)
+
+
+def test_sizes_of_absent_keys_are_assumed():
+    config = config_from_keys({"model_type": "bart"})
+    assert config.assumed["encoder_layers"] == config.assumed["decoder_layers"] == 12
+    assert set(config_from_keys({"model_type": "whisper", "d_model": 384}).assumed) > {"num_mel_bins"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"model_type": "bert", "position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        ({"model_type": "bert", "architectures": ["BertForMultipleChoice"]}, "architectures='ForMultipleChoice'"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"], "tie_word_embeddings": False}, "second bias"),
+        ({"model_type": "bert", "is_decoder": True}, "is_decoder=True"),
+        ({"model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 3,
+          "id2label": {"0": "a"}}, "num_labels=3"),
+        ({"model_type": "albert", "inner_group_num": 2}, "inner_group_num=2"),
+        ({"model_type": "albert", "num_hidden_groups": 13}, "num_hidden_groups=13"),
+        ({"model_type": "nomic_bert", "num_experts": 8}, "num_experts=8"),
+        ({"model_type": "deberta-v2", "conv_kernel_size": 3}, "conv_kernel_size=3"),
+        ({"model_type": "deberta-v2", "pos_att_type": "c2p|p2p"}, "pos_att_type='p2p'"),
+        ({"model_type": "esm", "vocab_size": 33, "is_folding_model": True}, "is_folding_model=True"),
+        ({"model_type": "esm"}, "vocab_size: missing"),
+        ({"model_type": "bart", "normalize_before": True}, "normalize_before=True"),
+        ({"model_type": "mbart", "tie_word_embeddings": False}, "tie_word_embeddings=False"),
+        ({"model_type": "bart", "architectures": ["BartForSequenceClassification"]}, "BartForSequenceClassification"),
+        ({"model_type": "t5", "feed_forward_proj": "gated-swishy"}, "feed_forward_proj='gated-swishy'"),
+        ({"model_type": "t5", "is_gated_act": True}, "is_gated_act=True"),
+        ({"model_type": "t5", "is_encoder_decoder": False}, "is_encoder_decoder=False"),
+    ],
+)  # fmt: skip
+def test_refused_by_name(keys, message):
+    with pytest.raises(ConfigError, match=message.replace("[", r"\[")):
+        config_from_keys(keys)
