@@ -6,12 +6,13 @@ Every part that is set aside is named in `ModelConfig.left_out`; a part nobody k
 from __future__ import annotations
 
 from archcalc.errors import ConfigError
-from archcalc.keys import HARMLESS, label, shown
+from archcalc.keys import HARMLESS, HARMLESS_AT, label, shown
 
 # Outer model_type -> the model_type of its text_config where that has none of its own.
 COMPOSITES = {
     "gemma3": "gemma3_text",
     "gemma4": "gemma4_text",
+    "glm4v_moe": "glm4v_moe_text",
     "kimi_k25": "deepseek_v3",
     "kimi_k3": "kimi_linear",
     "llama4": "llama4_text",
@@ -37,18 +38,13 @@ MEETING = frozenset({
     "boa_token_id", "eoa_token_id", "eoa_token_index", "mm_tokens_per_image", "vision_soft_tokens_per_image",
     "projector_hidden_act", "multimodal_projector_bias", "spatial_merge_size", "vision_feature_layer",
     "img_token_compression_config", "image_grid_pinpoints", "image_seq_length", "video_token_index",
-    "num_reward_heads", "process_image_mode", "vision_feature_select_strategy", "projector_hidden_size", "image_placeholder",
-    "media_placeholder_token_id", "projection_hidden_size", "projection_layer_norm_eps", "ignore_index",
-    "use_unified_vision_chunk", "video_placeholder",
-    "language_model_only",
+    "num_reward_heads", "process_image_mode", "vision_feature_select_strategy", "projector_hidden_size",
+    "image_placeholder", "media_placeholder_token_id", "projection_hidden_size", "projection_layer_norm_eps",
+    "ignore_index", "use_unified_vision_chunk", "video_placeholder", "language_model_only", "projector_bias",
+    "merged_hidden_size",
 })  # fmt: skip
-SHARED = (
-    "quantization_config",
-    "tie_word_embeddings",
-    "architectures",
-    "dtype",
-    "torch_dtype",
-)  # of the language model
+# Of the language model.
+SHARED = ("quantization_config", "tie_word_embeddings", "architectures", "dtype", "torch_dtype")
 # Untied where no key says so, while the class of their text_config alone is tied.
 UNTIED = ("qwen3_vl_moe",)
 
@@ -66,9 +62,10 @@ def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
     text = keys["text_config"]
     if type(text) is not dict:
         raise ConfigError(f"text_config={shown(text)}: must be an object; write {{...}}")
+    harmless = HARMLESS_AT | {"is_encoder_decoder": False}
     for name, value in keys.items():
         known = name in TOWERS or name in MEETING or name in HARMLESS or name in SHARED or name == "text_config"
-        if not known and value is not None:
+        if not known and value is not None and not (name in harmless and value == harmless[name]):
             raise ConfigError(
                 f"{label(name)}={shown(value)}: not understood beside a text_config; remove it, or put it inside"
             )

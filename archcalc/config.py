@@ -35,11 +35,11 @@ from archcalc.parts.residual import HyperConnections, Residual
 from archcalc.quantization import Quantization
 
 __all__ = [
-    "Attention", "Block", "BlockIndexer", "BlockSparseAttention", "Both", "CompressedAttention", "ConvFrontend",
-    "Embedding", "FeedForward", "GatedDeltaNet", "GatedLinearRecurrence", "Head", "HyperConnections", "Indexer",
-    "KimiDelta", "LARGEST", "LatentAttention", "LightningAttention", "Mamba", "Mamba2", "MixtureOfExperts",
-    "ModelConfig", "Norm", "Recurrent", "Residual", "RopeScaling", "Rotary", "ShortConvolution", "Stack",
-    "once_a_config", "positive",
+    "LARGEST", "Attention", "Block", "BlockIndexer", "BlockSparseAttention", "Both", "CompressedAttention",
+    "ConvFrontend", "Embedding", "FeedForward", "GatedDeltaNet", "GatedLinearRecurrence", "Head",
+    "HyperConnections", "Indexer", "KimiDelta", "LatentAttention", "LightningAttention", "Mamba", "Mamba2",
+    "MixtureOfExperts", "ModelConfig", "Norm", "Recurrent", "Residual", "RopeScaling", "Rotary", "ShortConvolution",
+    "Stack", "once_a_config", "positive",
 ]  # fmt: skip
 
 Value = TypeVar("Value")

@@ -19,6 +19,7 @@ ALIASES = {
 }
 # n_ctx once sized the stored causal mask; n_special and predict_special_tokens belong to the first release.
 IGNORED = frozenset({"n_ctx", "n_special", "predict_special_tokens"})
+RELEASE = {"gpt2": {"vocab_size": 50257, "max_position_embeddings": 1024}}  # one vocabulary for all sizes
 
 
 def build(k: Keys) -> dict:

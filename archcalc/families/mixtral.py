@@ -12,12 +12,6 @@ from archcalc.keys import Keys
 
 ALIASES = {"num_local_experts": ("num_experts",)}
 IGNORED = ROUTING
-RELEASE = {
-    "mixtral": {
-        "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32,
-        "num_attention_heads": 32, "num_experts_per_tok": 2, "num_local_experts": 8,
-    }
-}  # fmt: skip
 
 
 def build(k: Keys) -> dict:

@@ -6,6 +6,7 @@ The variants of the first code (one key/value head, normed queries and keys, lea
 
 from __future__ import annotations
 
+from archcalc import keys
 from archcalc.config import Norm
 from archcalc.families.shared import decoder, feed_forward, layer_count, model, same, windowed
 from archcalc.keys import Keys
@@ -35,7 +36,7 @@ def build(k: Keys) -> dict:
     if inner := k.nested("attn_config"):
         for name, only in ONLY.items():
             inner.must_be(name, only, "the family's class knows nothing else")
-        inner.used |= HARMLESS
+        inner.used |= HARMLESS | keys.HARMLESS | {"is_encoder_decoder"}
         inner.finish()
     kind = k.choice("norm_type", NORMS, default="layernorm")
     norm = Norm(kind, k.float("layer_norm_epsilon", default=1e-5), bias=False)

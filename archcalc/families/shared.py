@@ -196,7 +196,8 @@ def model(k: Keys, stack: Stack, *, tie: bool, positions=None, **fields: Any) ->
 def predictors(k: Keys, name: str = "num_nextn_predict_layers") -> tuple[str, ...]:
     """What `left_out` says of the layers that predict further tokens, of which the key gives the number."""
     count = k.count(name, default=0)
-    return (f"{count} layer{'s that predict' if count > 1 else ' that predicts'} further tokens ({name})",) if count else ()
+    words = "layers that predict" if count > 1 else "layer that predicts"
+    return (f"{count} {words} further tokens ({name})",) if count else ()
 
 
 def stack_keys(k: Keys, per_stack: dict, side: int) -> Keys:

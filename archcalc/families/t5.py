@@ -28,6 +28,7 @@ IGNORED = frozenset({
     "dropout_rate", "initializer_factor", "relative_attention_max_distance", "scalable_attention", "expert_capacity",
     "router_jitter_noise", "router_dtype", "router_ignore_padding_tokens", "router_z_loss_coef", "router_type",
     "router_aux_loss_coef", "add_router_probs", "output_router_logits", "batch_prioritized_routing", "num_labels",
+    "scale_decoder_outputs", "encoder_sparse_step", "decoder_sparse_step",
 })  # fmt: skip
 NAMES = ("vocab_size", "hidden_size", "head_dim", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 

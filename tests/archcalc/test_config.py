@@ -108,7 +108,6 @@ def refusal(keys) -> str:
         ({"hidden_act": 3}, "hidden_act=3", "use one of silu"),
         ({"norm_placement": "middle"}, "norm_placement='middle'", "use one of pre, post"),
         ({"pretraining_tp": 2}, "pretraining_tp=2", "set it to 1"),
-        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor=0.5", "set it to 1.0"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder=True", "set it to False"),
         ({"layer_types": ["full_attention"]}, "layer_types of 1 entries with num_hidden_layers=2", "give 2"),
         ({"layer_types": ["sliding_attention"] * 2}, "layer_types='sliding_attention'", "give sliding_window"),
@@ -138,9 +137,19 @@ def test_head_dim_that_is_not_whole():
     )
 
 
+ALWAYS = ("num_key_value_heads",)
+OPTIONAL = {"gpt2": (*ALWAYS, "vocab_size", "n_positions")}  # every release has the same two
+
+
+def test_an_absent_key_that_a_release_fixes_is_assumed_and_said():
+    keys = {name: value for name, value in FAMILIES["gpt2"].items() if name not in ("vocab_size", "n_positions")}
+    assert config_from_keys(keys).assumed == {"vocab_size": 50257, "max_position_embeddings": 1024}
+    assert config_from_keys(FAMILIES["gpt2"]).assumed == {}
+
+
 @pytest.mark.parametrize(
     ("model_type", "size"),
-    [(family, size) for family, keys in FAMILIES.items() for size in keys if size != "num_key_value_heads"],
+    [(family, size) for family, keys in FAMILIES.items() for size in keys if size not in OPTIONAL.get(family, ALWAYS)],
 )
 def test_a_missing_size_is_never_guessed(model_type, size):
     keys = {name: value for name, value in FAMILIES[model_type].items() if name != size}

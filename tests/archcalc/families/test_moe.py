@@ -40,6 +40,7 @@ OWN_INPUTS = {"hidden_size_per_layer_input": 12, "vocab_size_per_layer_input": 1
 WINDOWED_HEADS = {"attention_type": SLIDING, "num_attention_heads": 8, "num_attention_groups": 2, "head_dim": 16}
 HUNYUAN_LISTS = {"moe_topk": [2] * 4, "num_shared_expert": [1] * 4, "moe_intermediate_size": [96] * 4}
 MROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 4, 4], "mrope_interleaved": True}
+HALF_TURNED = {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2]}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64}
 TWICE_WIDE = {"num_kv_shared_layers": 2, "use_double_wide_mlp": True}
 
@@ -66,7 +67,7 @@ TOYS = {
         BIASED | {"attention_chunk_size": None}, {"no_rope_layer_interval": 2, **TIED}, {"no_rope_layers": []},
         {"moe_layers": []}, {"layer_types": [FULL, "chunked_attention"] * 2},
     ),
-    "mixtral": (LOCAL, {"head_dim": 24, "sliding_window": 8}, TIED),
+    "mixtral": (LOCAL | PAIR, {"head_dim": 24, "sliding_window": 8}, TIED),
     "olmoe": (PAIR | {"num_experts": 4}, BIASED | {"num_key_value_heads": 4}, TIED | {"clip_qkv": 8.0}),
     "flex_olmo": (PAIR | {"num_experts": 4}, BIASED, TIED),
     "phimoe": (LOCAL, BIASED | {"lm_head_bias": True}, TIED | {"sliding_window": 8}),
@@ -77,6 +78,8 @@ TOYS = {
         BIASED | {"use_qk_norm": True}, {"first_k_dense_replace": 0, "n_shared_experts": 2},
         {"first_k_dense_replace": 4, "head_dim": 24}, TIED | {"partial_rotary_factor": 0.5},
     ),
+    "glm4v_moe_text": (ROUTED | {"rope_parameters": HALF_TURNED}, UNBIASED | {"head_dim": 24, "n_shared_experts": 2}),
+    "solar_open": (ROUTED, BIASED | TIED | {"head_dim": 24, "n_shared_experts": 2}),
     "dots1": (
         ROUTED | {"n_shared_experts": 2, "first_k_dense_replace": 1},
         BIASED | {"first_k_dense_replace": 0}, {"sliding_window": 8, "max_window_layers": 2}, {"sliding_window": None},
@@ -141,7 +144,8 @@ TOYS = {
         {"attn_config": {"kv_n_heads": 4, "rope_theta": 1e4}}, {"ffn_config": {"ffn_hidden_size": 32}},
     ),
 }  # fmt: skip
-COMPOSITES = {"step3p5": "step3p7", "qwen3_vl_moe_text": "qwen3_vl_moe"}  # of text models without a class of their own
+# Of text models without a class of their own.
+COMPOSITES = {"step3p5": "step3p7", "qwen3_vl_moe_text": "qwen3_vl_moe", "glm4v_moe_text": "glm4v_moe"}
 
 
 def toy(model_type: str, change: dict | None = None) -> dict:
@@ -270,9 +274,7 @@ REFUSED = [
     ("qwen3_moe", {"shared_expert_intermediate_size": 32}, "shared_expert_intermediate_size"),
     ("qwen3_moe", {"mlp_only_layers": [-1]}, "mlp_only_layers"),
     ("qwen2_moe", {"layer_types": [SLIDING] * 4}, "use_sliding_window"),
-    ("gpt_oss", {"layer_types": [FULL] * 3}, "layer_types"),
     ("llama4_text", {"layer_types": ["chunked_attention"] * 4, "attention_chunk_size": None}, "attention_chunk_size"),
-    ("glm4_moe", {"n_shared_experts": -1}, "n_shared_experts"),
     ("hunyuan_v1_moe", {"moe_topk": [1, 2, 2, 2]}, "num_experts_per_tok"),
     ("hunyuan_v1_moe", {"moe_intermediate_size": [32] * 4}, "moe_intermediate_size"),
     ("minimax_m2", {"attn_type_list": [1, 0, 1, 1]}, "attn_type_list"),
@@ -281,9 +283,7 @@ REFUSED = [
     ("step3p5", {"attention_other_setting": WINDOWED_HEADS | {"head_dim": 8}}, "head_dim"),
     ("gemma4_text", {"num_kv_shared_layers": 3}, "num_kv_shared_layers"),
     ("gemma4_text", {"use_bidirectional_attention": "all"}, "use_bidirectional_attention"),
-    ("exaone_moe", {"sliding_window_pattern": "GL"}, "sliding_window_pattern"),
     ("jetmoe", {"num_attention_heads": 5}, "num_attention_heads"),
-    ("dbrx", {"ffn_config": {"moe_experts": 4}}, "moe_experts"),
 ]
 
 
