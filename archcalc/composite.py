@@ -45,8 +45,9 @@ MEETING = frozenset({
 })  # fmt: skip
 # Of the language model.
 SHARED = ("quantization_config", "tie_word_embeddings", "architectures", "dtype", "torch_dtype")
-# Untied where no key says so, while the class of their text_config alone is tied.
-UNTIED = ("qwen3_vl_moe",)
+# Whether the head is tied where no key says so, and the class of the text_config alone would say otherwise. None: the
+# classes of the whole and of its text disagree, and released checkpoints with both.
+TIED = {"qwen3_vl_moe": False, "mistral3": None, "kimi_k25": None}
 
 
 def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
@@ -59,6 +60,8 @@ def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
     kind = keys.get("model_type")
     if type(kind) is not str or kind not in COMPOSITES or keys.get("text_config") is None:
         return {name: value for name, value in keys.items() if name not in TOWERS}, left_out
+    if keys.get("vision_config") is None:
+        left_out = ("the vision tower (of this model_type; no vision_config describes it)", *left_out)
     text = keys["text_config"]
     if type(text) is not dict:
         raise ConfigError(f"text_config={shown(text)}: must be an object; write {{...}}")
@@ -72,7 +75,9 @@ def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
     inner = {"model_type": COMPOSITES[kind]} | text
     if keys.get("architectures"):  # the whole says what it ends in
         inner.pop("architectures", None)
-    tied = keys.get("tie_word_embeddings", False if kind in UNTIED else None)
+    tied = keys.get("tie_word_embeddings", TIED.get(kind))
+    if kind in TIED and tied is None and inner.get("tie_word_embeddings") is None:
+        raise ConfigError(f"tie_word_embeddings: missing, and {kind} has no one default for it; give true or false")
     if tied is not None:
         inner["tie_word_embeddings"] = tied  # the head belongs to the whole
     outer = {name: keys[name] for name in SHARED if keys.get(name) is not None and name not in inner}

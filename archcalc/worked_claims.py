@@ -8,8 +8,13 @@ from math import isqrt
 from archcalc.claims import Claim, Model
 from archcalc.cost import bound, parameters
 from archcalc.dims import CAUSAL, pairs
-from archcalc.presets import names, preset
+from archcalc.presets import preset
 
+# Models whose widths are compared.
+SHAPES = (
+    "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-175b", "worksheet-gpt", "llama2-7b", "llama3-8b",
+    "llama3-70b", "llama3.1-405b", "smollm2-135m", "mixtral-8x7b", "transformer-base", "transformer-big",
+)  # fmt: skip
 TENTH, HUNDREDTH = Fraction(1, 10), Fraction(1, 100)
 
 
@@ -178,12 +183,11 @@ def generation() -> list[Claim]:
 def feed_forward_ratios() -> list[Claim]:
     base, seven, eight = (preset(name) for name in ("transformer-base", "llama2-7b", "llama3-8b"))
     ratios: dict[Fraction, list[str]] = {}
-    for name in names():
+    for name in SHAPES:
         config = preset(name)
-        if "tiny" not in name:
-            mlp = config.decoder.layers[0].mlp
-            width = getattr(mlp, "expert", mlp).intermediate_size
-            ratios.setdefault(Fraction(width, config.hidden_size), []).append(name)
+        mlp = config.decoder.layers[0].mlp
+        width = getattr(mlp, "expert", mlp).intermediate_size
+        ratios.setdefault(Fraction(width, config.hidden_size), []).append(name)
     spread = "; ".join(f"{float(ratio):.4g}: {', '.join(found)}" for ratio, found in sorted(ratios.items()))
     llama, llama2 = Model(eight), Model(seven)
     width, rounded = base.decoder.layers[0].mlp.intermediate_size, "8/3, rounded up to whole 256s (Llama 2 7B)"

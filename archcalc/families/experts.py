@@ -110,7 +110,8 @@ def layer_sizes(k: Keys, **defaults: tuple[int, ...]) -> dict[str, list[int]]:
     """
     outer, found = k.nested("per_layer_config"), {name: list(values) for name, values in defaults.items()}
     for layer in range(layer_count(k)) if outer else ():
-        if inner := outer.nested(str(layer)):
+        name = f"{layer:02}" if f"{layer:02}" in outer.raw else str(layer)  # transformers 5 writes two digits
+        if inner := outer.nested(name):
             for sizes_name, sizes in found.items():
                 sizes[layer] = inner.int(sizes_name, default=sizes[layer])
             inner.finish()
@@ -132,7 +133,7 @@ def switched_windows(k: Keys, window: int, types: Callable[[int], bool] | None) 
     """
     depth = layer_count(k)
     if not k.bool("use_sliding_window", default=False):
-        k.int("sliding_window", default=None)
+        k.count("sliding_window", default=None)
         if SLIDING in (k.strings("layer_types", (FULL, SLIDING)) or ()):
             raise ConfigError("layer_types='sliding_attention' with use_sliding_window=False: they disagree; drop one")
         return (None,) * depth

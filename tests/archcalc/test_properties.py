@@ -60,10 +60,10 @@ def block_sparse(draw) -> BlockSparseAttention:
 
 
 def latent(indexer) -> st.SearchStrategy:
-    ranks = small if indexer else st.none() | small
+    ranks = st.none() | small if indexer is None else small  # an indexer reads the queries' latent
     return st.builds(
         LatentAttention, small, ranks, small, small, small, small, st.just(NORM), st.booleans(),
-        indexer=indexer or st.none(), output_gate=st.booleans(),
+        indexer=st.none() if indexer is None else indexer, output_gate=st.booleans(),
     )  # fmt: skip
 
 
