@@ -68,7 +68,7 @@ def _report(args: argparse.Namespace) -> str | int:
     if args.against:
         return _against(args, config)
     names = ("batch", "prompt", "context", "precision", "kv_precision", "device", "dense", "last_logits", "macs")
-    request = {name: getattr(args, name) for name in (*names, "latent", "explain")}
+    request = {name: getattr(args, name) for name in (*names, "latent", "eager", "explain")}
     return render(report(config, Request(**request, paged=_paged(args))), args.format)
 
 
@@ -187,18 +187,11 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--kv-precision", help="format of keys and values (that of the activations)")
     one.add_argument("--device", default="h100-sxm", help="whose peaks the roofline has (h100-sxm)")
     one.add_argument("--last-logits", action="store_true", help="prefill makes logits of its last position only")
-    one.add_argument(
-        "--latent",
-        metavar="FORM",
-        help="latent attention absorbed or expanded in both passes",
-    )
+    one.add_argument("--latent", metavar="FORM", help="latent attention absorbed or expanded in both passes")
+    one.add_argument("--eager", action="store_true", help="also what a FLOP counter sees of transformers' eager code")
     one.add_argument("--macs", action="store_true", help="multiply-adds in place of FLOPs, which are twice as many")
     _cache_options(one)
-    one.add_argument(
-        "--explain",
-        metavar="QUANTITY",
-        help=EXPLAIN_HELP,
-    )
+    one.add_argument("--explain", metavar="QUANTITY", help=EXPLAIN_HELP)
     one.add_argument(
         "--against", choices=("transformers",), help="compare parameters by part; exit 1 where they differ"
     )

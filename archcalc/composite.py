@@ -41,7 +41,7 @@ MEETING = frozenset({
     "num_reward_heads", "process_image_mode", "vision_feature_select_strategy", "projector_hidden_size",
     "image_placeholder", "media_placeholder_token_id", "projection_hidden_size", "projection_layer_norm_eps",
     "ignore_index", "use_unified_vision_chunk", "video_placeholder", "language_model_only", "projector_bias",
-    "merged_hidden_size",
+    "merged_hidden_size", "image_start_token_id", "image_end_token_id", "video_start_token_id", "video_end_token_id",
 })  # fmt: skip
 # Of the language model.
 SHARED = ("quantization_config", "tie_word_embeddings", "architectures", "dtype", "torch_dtype")
@@ -58,10 +58,11 @@ def language_model(keys: dict) -> tuple[dict, tuple[str, ...]]:
     """
     left_out = tuple(words for name, words in TOWERS.items() if keys.get(name) is not None)
     kind = keys.get("model_type")
-    if type(kind) is not str or kind not in COMPOSITES or keys.get("text_config") is None:
-        return {name: value for name, value in keys.items() if name not in TOWERS}, left_out
-    if keys.get("vision_config") is None:
+    composite = type(kind) is str and kind in COMPOSITES
+    if composite and keys.get("vision_config") is None:
         left_out = ("the vision tower (of this model_type; no vision_config describes it)", *left_out)
+    if not composite or keys.get("text_config") is None:
+        return {name: value for name, value in keys.items() if name not in TOWERS}, left_out
     text = keys["text_config"]
     if type(text) is not dict:
         raise ConfigError(f"text_config={shown(text)}: must be an object; write {{...}}")

@@ -34,9 +34,13 @@ def conventions(config: ModelConfig, request: Request) -> dict[str, str]:
         forms = request.latent or "expanded in the prefill, absorbed in the decode"
         found["latent"] = f"latent attention is {forms}; the cache is the same in both forms"
     if config.quantization:
-        from archcalc.checkpoint import checkpoint_row
-
-        found["checkpoint"] = checkpoint_row(config)
+        found["checkpoint"] = (
+            "weights as the file stores them: packed, scales, what stays in 16 bits; without its header"
+        )
+    if request.eager:
+        found["eager"] = (
+            "what a FLOP counter sees of transformers: padding, masked pairs, idle experts (archcalc.eager)"
+        )
     if request.paged:
         found["reserved"] = RESERVED_AS_FULL if request.paged.windowed_as_full else RESERVED
     return found

@@ -22,14 +22,8 @@ CONVENTIONS = {
 }
 
 
-HEADS = (
-    "lm_head",
-    "head_projection",
-    "head",
-    "pooler",
-    "classifier",
-    "contact_head",
-)  # first parts of the names of what ends a model
+# First parts of the names of what ends a model.
+HEADS = ("lm_head", "head_projection", "head", "pooler", "classifier", "contact_head")
 
 
 def lines(config: ModelConfig) -> list[Line]:

@@ -10,16 +10,8 @@ from archcalc.memory import LONGEST
 from archcalc.units import bytes_both, duration, scaled
 
 FORMATS = ("table", "markdown", "json")
-PROSE = (
-    "formula",
-    "convention",
-    "source",
-    "claim",
-    "verdict",
-    "why",
-    "with values",
-    "what",
-)  # headers of columns that hold text
+# Headers of columns that hold text.
+PROSE = ("formula", "convention", "source", "claim", "verdict", "why", "with values", "what")
 
 
 def table(rows: list[list[Any]], headers: list[str], style: str) -> str:
@@ -103,6 +95,14 @@ def _passes(report: dict[str, Any], style: str) -> str:
         rows.append([run["name"], flops, *measures, run["bound"]])
     headers = ["pass", unit, "", "bytes moved", "intensity", "time at the roofline", "bound"]
     return table(rows, headers, style)
+
+
+def _eager(report: dict[str, Any], style: str) -> list[str]:
+    """What a FLOP counter sees of transformers."""
+    if "eager_flops" not in report:
+        return []
+    rows = [[name.replace("_", " "), count] for name, count in report["eager_flops"].items()]
+    return [table(rows, ["eager transformers", "FLOPs"], style)]
 
 
 def _parts(report: dict[str, Any], style: str) -> str:
@@ -213,6 +213,7 @@ def render(report: dict[str, Any], style: str = "table") -> str:
         *_reserved(report, style),
         *_experts(report, style),
         _passes(report, style),
+        *_eager(report, style),
         _parts(report, style),
         table([list(item) for item in report["conventions"].items()], ["what", "convention"], style),
         f"Device peaks: {report['request']['device_source']}.",

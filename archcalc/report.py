@@ -35,6 +35,7 @@ class Request:
         last_logits: prefill makes logits of its last position only.
         latent: form of latent attention in both passes, `absorbed` or `expanded`; None: expanded in the prefill and
             absorbed in the decode, as engines do.
+        eager: also what the eager implementation in transformers multiplies, for a FLOP counter beside it.
         macs: multiply-adds in place of FLOPs; a multiply-add is 2 FLOPs.
         paged: the cache that an engine reserves, beside the logical one; None for none.
         explain: a quantity (`archcalc.explain.QUANTITIES`) whose summands are listed.
@@ -49,6 +50,7 @@ class Request:
     dense: bool = False
     last_logits: bool = False
     latent: str | None = None
+    eager: bool = False
     macs: bool = False
     paged: Paged | None = None
     explain: str | None = None
@@ -161,6 +163,14 @@ def _asked(config: ModelConfig, request: Request, found: dict, runs: list, weigh
         from archcalc.checkpoint import checkpoint_row
 
         found["checkpoint"] = checkpoint_row(config)
+    if request.eager:
+        from archcalc.eager import eager_flops
+
+        prompt = found["request"].get("prompt", source)
+        logits = 1 if request.last_logits else None
+        found["eager_flops"] = {"first_call": eager_flops(config, request.batch, prompt, prompt, logits)}
+        if config.decoder and not config.encoder:
+            found["eager_flops"]["later_token"] = eager_flops(config, request.batch, 1, context)
     if request.paged:
         found["reserved"] = reserved(config, request.paged, request.batch, context, source, kv)
     if request.explain is not None:

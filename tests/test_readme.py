@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from archcalc.cli import main, parser
+from archcalc.families import MODULES
+from archcalc.presets import names
 from export.cli import parser as export_parser
 
 README = Path(__file__).parent.parent / "README.md"
@@ -43,3 +45,14 @@ def test_the_two_commands_and_the_warning_are_there():
         assert f"\n{command.split()[1]}:" in makefile
     assert "make test" in (README.parent / ".ci" / "run").read_text()
     assert "runs the shell's own `export`, which does nothing" in text
+
+
+def test_the_refusal_that_is_shown_is_the_one_that_is_printed(capsys):
+    command, shown = re.search(r"^\$ (archcalc .+--set attention_heads=16)\n(.+)$", README.read_text(), re.M).groups()
+    assert main(shlex.split(command)[1:]) == 2
+    assert capsys.readouterr().err == shown + "\n"
+
+
+def test_there_are_as_many_model_types_and_presets_as_it_says():
+    assert len(MODULES) > 150
+    assert len(names()) >= 90

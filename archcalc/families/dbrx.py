@@ -5,6 +5,7 @@ Source: Databricks 2024, the published config and classes of DBRX; Hugging Face 
 
 from __future__ import annotations
 
+from archcalc import keys
 from archcalc.config import Norm
 from archcalc.families.experts import ROUTING, routed
 from archcalc.families.llama import rotary_decoder
@@ -28,7 +29,7 @@ NESTED = {
 }  # fmt: skip
 HARMLESS = {
     "clip_qkv", "attn_pdrop", "moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "model_type",
-    "uniform_expert_assignment",
+    "uniform_expert_assignment", "is_encoder_decoder",
 }  # fmt: skip
 
 
@@ -44,7 +45,8 @@ def build(k: Keys) -> dict:
             found["hidden_act"] = act.str("name", default="silu")
             act.finish()
         inner.must_be("hidden_size", k.int("hidden_size"), "experts are as wide as the model")
-        inner.used |= HARMLESS | {name for name, value in inner.raw.items() if name.startswith("_") or value is None}
+        inner.used |= keys.HARMLESS | HARMLESS
+        inner.used |= {name for name, value in inner.raw.items() if name.startswith("_") or value is None}
         inner.finish()
     view = k.view(found | k.raw, k.aliases)
     norm = Norm("layernorm", 1e-5, bias=False)

@@ -27,6 +27,7 @@ RELEASE = {"deepseek_v4": STACK | HEADS | INDEX | EXPERTS | {"sliding_window": 1
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     depth, norm = layer_count(k), Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6))
+    k.float("partial_rotary_factor", default=None)  # of a head, as rope_parameters has it by kind of layer
     types, made = attention_kinds(k, depth), _attentions(k, norm)
     hashed, routed = (_experts(k, hashed) for hashed in (True, False))
     first = _hash_layers(k, depth)

@@ -5,8 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from archcalc.config import PLACEMENTS, Attention, Block, FeedForward, HyperConnections, Mixer, MixtureOfExperts
-from archcalc.config import Norm, Residual, Stack
+from archcalc.config import (
+    PLACEMENTS,
+    Attention,
+    Block,
+    FeedForward,
+    HyperConnections,
+    Mixer,
+    MixtureOfExperts,
+    Norm,
+    Residual,
+    Stack,
+)
 from archcalc.errors import ConfigError
 from archcalc.keys import Keys
 

@@ -37,7 +37,7 @@ from archcalc.symbolic import derive
 
 NORM, SWIGLU = Norm("rmsnorm", 1e-5), FeedForward(5, "silu", gated=True)
 few, small = st.integers(1, 3), st.integers(1, 6)
-examples = settings(max_examples=20, deadline=None)
+examples = settings(max_examples=12, deadline=None)
 
 
 @st.composite
@@ -189,7 +189,7 @@ def test_what_is_kept_never_shrinks_with_the_context_and_a_state_never_grows(kin
 
 @each
 @given(data=st.data())
-@settings(max_examples=5, deadline=None)
+@settings(max_examples=4, deadline=None)
 def test_numbers_in_the_formulas_give_the_integers(kind, data):
     config = model(data.draw(MIXERS[kind]), mlp=data.draw(feed_forward()), D=data.draw(small))
     found = {f.quantity: f for f in derive(config)[0] if f.subject == "model"}

@@ -272,3 +272,15 @@ def test_a_report_can_be_changed_without_changing_the_next():
     first["experts"].clear()
     first["conventions"].clear()
     assert json.dumps(report(preset("mixtral-8x7b"))) == kept
+
+
+def test_what_a_counter_sees_is_asked_for_by_name():
+    config = preset("mamba-130m")
+    assert "eager_flops" not in report(config)
+    found = report(config, Request(prompt=10, eager=True))
+    assert set(found["eager_flops"]) == {"first_call", "later_token"}
+    prefill = found["passes"][0]["flops"]
+    taps, channels, layers = 4, 1536, 24
+    assert found["eager_flops"]["first_call"] - prefill == 2 * layers * taps * channels * (taps - 1)  # padding
+    assert "eager transformers" in render(found)
+    assert found["conventions"]["eager"]

@@ -24,6 +24,7 @@ WINDOWED = {
                                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
 }  # fmt: skip
 MODELS = [*one_a_type(), *WINDOWED]
+DENSE = {"gpt2", "llama2-7b", "mixtral-8x7b", "transformer-base", "deepseek-v3", *WINDOWED}  # no mask is left to differ
 
 
 def config_of(name: str):
@@ -48,7 +49,7 @@ def integer(expression) -> int:
 def test_formulas_give_the_integers_of_the_report(name):
     config = config_of(name)
     once, step = bound(config)
-    for dense in (False, True):
+    for dense in (False, True) if name in DENSE else (False,):
         found = of_model(derived(name, dense)[0])
         assert integer(found["parameters"].at()) == parameters(config)
         for B, T, S, X, R in REQUESTS[2:] if dense else REQUESTS:
