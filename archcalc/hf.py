@@ -13,6 +13,7 @@ from archcalc.errors import ConfigError
 from archcalc.keys import Keys, shown
 from archcalc.quantization import quantization
 
+PADDED = ("pad_vocab_size_multiple", "pad_vocab_to_multiple_of")  # to a multiple of what the vocabulary is padded
 LARGEST_FILE = 4_000_000  # bytes; most have a few thousand, one that names every quantized expert 3 million
 BARE = Head(kind="none")
 
@@ -154,9 +155,21 @@ def config_from_keys(keys: dict, overrides: dict | None = None, name: str = "mod
     if "architectures" not in k.used:  # the family leaves it to the rule of all
         fields |= _ending(k)
     fields["quantization"] = quantization(k)
+    _check_padding(k, fields["vocab_size"])
     k.finish(asked=overrides)
     fields["left_out"] = (*left_out, *fields.get("left_out", ()))
     return ModelConfig(**fields, name=name, keys=raw, assumed=k.assumed)
+
+
+def _check_padding(k: Keys, rows: int) -> None:
+    """Refuse a vocabulary that its own code pads further: how many rows a checkpoint has is never guessed."""
+    for name in PADDED:
+        multiple = k.int(name, default=1)
+        if rows % multiple:
+            raise ConfigError(
+                f"vocab_size={rows} with {name}={multiple}: tables would have {-(-rows // multiple) * multiple} rows; "
+                "give that number, or remove the key"
+            )
 
 
 def _ending(k: Keys) -> dict:

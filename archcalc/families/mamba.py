@@ -15,7 +15,7 @@ ALIASES = {"hidden_size": ("d_model",), "num_hidden_layers": ("n_layer",), "inte
 IGNORED = frozenset({
     "time_step_scale", "time_step_min", "time_step_max", "time_step_floor", "time_step_init_scheme", "time_step_limit",
     "rescale_prenorm_residual", "residual_in_fp32", "use_mambapy", "use_falcon_mambapy", "use_associative_scan",
-    "fused_add_norm", "pad_vocab_size_multiple",
+    "fused_add_norm",
 })  # fmt: skip
 SIZES = {"state_size": 16, "expand": 2, "conv_kernel": 4}
 RELEASE = {"mamba": SIZES, "falcon_mamba": SIZES}

@@ -28,9 +28,8 @@ FIXED = {
     "rotary_emb_interleaved": False, "rotary_emb_scale_base": None, "use_rms_norm": False, "num_experts": 0,
 }  # fmt: skip
 IGNORED = encoder.IGNORED | {
-    "fused_bias_fc", "fused_dropout_add_ln", "use_flash_attn", "use_xentropy", "pad_vocab_size_multiple",
+    "fused_bias_fc", "fused_dropout_add_ln", "use_flash_attn", "use_xentropy",
     "rotary_scaling_factor", "dense_seq_output", "last_layer_subset", "max_trained_positions", "sequence_parallel",
-    "pad_vocab_to_multiple_of",
 }  # fmt: skip
 RELEASE = {
     "nomic_bert": {

@@ -348,3 +348,10 @@ def test_any_value_anywhere_is_understood_or_refused(model_type, change):
         message = ""
         assert config_from_keys(config.keys) == config
     assert message.isprintable()
+
+
+def test_a_padded_vocabulary_is_given_as_it_is_stored():
+    mamba = {"model_type": "mamba", "hidden_size": 768, "num_hidden_layers": 2, "pad_vocab_size_multiple": 8}
+    assert config_from_keys(mamba | {"vocab_size": 50280}).vocab_size == 50280
+    message = refusal(mamba | {"vocab_size": 50277})
+    assert message.startswith("vocab_size=50277 with pad_vocab_size_multiple=8: tables would have 50280 rows")
