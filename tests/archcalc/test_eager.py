@@ -18,7 +18,7 @@ from archcalc.config import (
     Recurrent,
     Stack,
 )  # fmt: skip
-from archcalc.cost import Pass, bound, total
+from archcalc.cost import Pass, bound, cache_elements, total
 from archcalc.eager import eager_flops
 from archcalc.errors import ConfigError
 from archcalc.hf import config_from_keys
@@ -42,6 +42,22 @@ def test_the_small_models(name):
         batch, tokens = map(int, call.removeprefix("decode1_after_").split("x"))
         step = (1, 1 if name == "mamba-130m" else tokens + 1)
         assert (call, eager_flops(config, batch, *(step if "decode" in call else (tokens, tokens)))) == (call, flops)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_caches_of_the_small_models(name):
+    """transformers keeps W - 1 tokens of a window or a chunk, where a query sees W. Lightning's state is not recorded."""
+    config = small(name)
+    for shape, elements in SMALL[name]["cache"].items():
+        batch, tokens = map(int, shape.split("x"))
+        held = cache_elements(bound(config)[1], batch, tokens, config.source_tokens(tokens) if config.encoder else 0)
+        one_more = 0
+        for block in config.decoder.layers if config.decoder else ():
+            mixer = block.self_attn
+            if reach := getattr(mixer, "sliding_window", None) or getattr(mixer, "attention_chunk_size", None):
+                one_more += (tokens >= reach) * 2 * batch * mixer.num_key_value_heads * mixer.head_dim
+        state = 0 if name == "minimax-text-01" else held.state
+        assert held.cache - one_more + held.cross + state == elements
 
 
 def ident(keys: dict) -> str:
