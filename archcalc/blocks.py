@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from archcalc.config import Block, ModelConfig, Recurrent, Stack, once_a_config
+from archcalc.config import Block, ModelConfig, Stack, once_a_config
 from archcalc.ops import Op, Tensor, activation, linear, weight
 from archcalc.parts.attention import cross_ops, key_value_ops
 from archcalc.parts.embedding import CONTACTS, Head
@@ -32,11 +32,6 @@ class Group(NamedTuple):
     ops: tuple[Op, ...]
     once: bool = False
     block: str = ""
-
-
-def mixer_name(block: Block) -> str:
-    """The module of a block's mixer: `self_attn`, or `mixer` where it is recurrent."""
-    return "mixer" if isinstance(block.self_attn, Recurrent) else "self_attn"
 
 
 def _normed(block: Block, name: str, ops: tuple[Op, ...], first: bool) -> tuple[Op, ...]:
@@ -73,7 +68,7 @@ def block_groups(block: Block, label: str, path: str, count: int, hidden_size: i
     if own := block.residual.ops():
         add(own, block.residual.dims, once)
     if mixer := block.self_attn:
-        name = mixer_name(block)
+        name = mixer.module
         add(_normed(block, name, mixer.ops(name), True), mixer.dims, once)
     if cross := block.cross_attn:
         add(_normed(block, "cross_attn", cross_ops(cross, "cross_attn"), False), cross.dims, once)

@@ -10,41 +10,62 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from archcalc.checks import LARGEST, positive
 from archcalc.errors import ConfigError, one_of
+from archcalc.ops import Op
 from archcalc.parts.attention import Attention
-from archcalc.parts.block_sparse import BlockIndexer, BlockSparseAttention
-from archcalc.parts.compressed import CompressedAttention
 from archcalc.parts.embedding import ConvFrontend, Embedding, Head
 from archcalc.parts.feed_forward import FeedForward, MixtureOfExperts
-from archcalc.parts.hybrid import Both, GatedLinearRecurrence, ShortConvolution
-from archcalc.parts.latent import Indexer, LatentAttention
 from archcalc.parts.norm import Norm
 from archcalc.parts.positions import RopeScaling, Rotary
-from archcalc.parts.recurrent import (
-    GatedDeltaNet,
-    KimiDelta,
-    LightningAttention,
-    Mamba,
-    Mamba2,
-    Recurrent,
-)
 from archcalc.parts.residual import HyperConnections, Residual
-from archcalc.quantization import Quantization
+
+if TYPE_CHECKING:
+    from archcalc.quantization import Quantization
 
 __all__ = [
-    "LARGEST", "Attention", "Block", "BlockIndexer", "BlockSparseAttention", "Both", "CompressedAttention",
-    "ConvFrontend", "Embedding", "FeedForward", "GatedDeltaNet", "GatedLinearRecurrence", "Head",
-    "HyperConnections", "Indexer", "KimiDelta", "LatentAttention", "LightningAttention", "Mamba", "Mamba2",
-    "MixtureOfExperts", "ModelConfig", "Norm", "Recurrent", "Residual", "RopeScaling", "Rotary", "ShortConvolution",
-    "Stack", "once_a_config", "positive",
+    "LARGEST", "Attention", "Block", "ConvFrontend", "Embedding", "FeedForward", "Head", "HyperConnections", "Mixer",
+    "MixtureOfExperts", "ModelConfig", "Norm", "Residual", "RopeScaling", "Rotary", "Stack", "once_a_config",
+    "positive",
 ]  # fmt: skip
 
 Value = TypeVar("Value")
-Mixer = Attention | LatentAttention | CompressedAttention | Recurrent
 PLAIN, NO_EXTRAS, LM_HEAD = Residual(), Embedding(), Head()
+
+# Mixers that few models have, by the module of `archcalc.parts` that has them; imported when one is asked for.
+RARE = {
+    "block_sparse": ("BlockIndexer", "BlockSparseAttention"),
+    "compressed": ("CompressedAttention",),
+    "hybrid": ("Both", "GatedLinearRecurrence", "ShortConvolution"),
+    "latent": ("Indexer", "LatentAttention"),
+    "recurrent": ("GatedDeltaNet", "KimiDelta", "LightningAttention", "Mamba", "Mamba2", "Recurrent"),
+}
+
+
+def __getattr__(name: str) -> type:
+    for module, classes in RARE.items():
+        if name in classes:
+            return getattr(import_module(f"archcalc.parts.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+class Mixer(Protocol):
+    """What mixes the tokens of a block: attention, or what stands for it.
+
+    `module` is what it is called in a block, `self_attn` or, where it keeps a state of fixed size, `mixer`.
+    """
+
+    causal: bool
+    module: str
+
+    @property
+    def dims(self) -> dict[str, int]: ...
+
+    def ops(self, name: str) -> tuple[Op, ...]: ...
+
 
 # Which norms a sublayer has (before it, after it), and whether the one after it sees the residual sum or only f(x).
 PLACEMENTS = ("pre", "post", "inner", "sandwich", "none")
@@ -195,7 +216,7 @@ def expanded(config: ModelConfig) -> ModelConfig:
 def _with_form(config: ModelConfig, form: str) -> ModelConfig:
     found: dict[int, Block] = {}
     for block in config.decoder.layers if config.decoder else ():
-        if isinstance(block.self_attn, LatentAttention) and block.self_attn.form != form:
+        if getattr(block.self_attn, "form", form) != form:
             found.setdefault(id(block), replace(block, self_attn=replace(block.self_attn, form=form)))
     if not found:
         return config

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from archcalc.blocks import Group, groups
 from archcalc.config import ModelConfig, expanded, once_a_config
-from archcalc.dims import INTEGERS, Algebra, Dims, Size, kept
+from archcalc.dims import INTEGERS, Algebra, Dims, Mask, Size, kept
 from archcalc.errors import ConfigError
 from archcalc.ops import ONCE, Cost, Monomial, Op, Sizes, params, size
 
@@ -70,6 +70,25 @@ class Bound:
             for column, factor, at in line.terms:
                 terms[column, at] = terms.get((column, at), 0) + line.count * factor
         return Totals(fixed, [(column, factor, at) for (column, at), factor in terms.items()])
+
+    @cached_property
+    def held(self) -> dict[tuple[str, Mask | None], Size]:
+        """Elements that stay behind a pass for a sequence, all layers together, by what they are and which are kept.
+
+        Of one token, for `S` (its own keys and values) and `X` (those of the source); of a `state` in all. An encoder
+        keeps nothing: no later pass reads it.
+        """
+        found: dict[tuple[str, Mask | None], Size] = {}
+        for line in self.lines:
+            mask = line.op.mask and line.op.mask.bound(line.dims)
+            written = (line.op.output,) if line.op.output.role == "state" else ()
+            for role, axes in line.op.inputs + written:
+                if role == "state" or (role == "cache" and not (mask and not mask.causal)):
+                    kind = "state" if role == "state" else "S" if "S" in axes else "X"
+                    elements = line.count * size(axes.translate(NO_TOKENS), line.dims)
+                    key = (kind, mask if kind == "S" else None)
+                    found[key] = found.get(key, 0) + elements
+        return found
 
 
 class Pass(NamedTuple):
@@ -214,23 +233,12 @@ def cache_elements(
         context: decoder tokens a sequence. source: encoder tokens a sequence.
         static: a cache with `context` slots in every layer, windowed or not.
     """
-    own, cross, state = 0, 0, 0
-    for line in step.lines:
-        written = (line.op.output,) if line.op.output.role == "state" else ()
-        for role, axes in line.op.inputs + written:
-            if role not in ("cache", "state"):
-                continue
-            per_token = line.count * size(axes.translate(NO_TOKENS), line.dims) * batch
-            if role == "state":
-                state = state + per_token
-            elif line.op.mask and not line.op.mask.causal:
-                continue  # an encoder: no later pass reads it
-            elif "S" in axes:
-                mask = line.op.mask and line.op.mask.bound(line.dims)
-                own = own + per_token * kept(context, mask.dense if static and mask else mask, algebra)
-            elif "X" in axes:
-                cross = cross + per_token * source
-    return Held(own, cross, state)
+    found: dict[str, Size] = {"S": 0, "X": 0, "state": 0}
+    for (kind, mask), elements in step.held.items():
+        mask = mask.dense if static and mask else mask
+        tokens = 1 if kind == "state" else source if kind == "X" else kept(context, mask, algebra)
+        found[kind] = found[kind] + elements * batch * tokens
+    return Held(*found.values())
 
 
 def buffers(config: ModelConfig) -> int:

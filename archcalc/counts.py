@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 from archcalc.config import ModelConfig, once_a_config
 from archcalc.cost import Line, active_parameters, bound, buffers, parameters
-from archcalc.ops import Op, size
+from archcalc.ops import size
 from archcalc.precision import Precision
 
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
@@ -31,17 +30,6 @@ def lines(config: ModelConfig) -> list[Line]:
     return [line for part in bound(config) for line in part.lines]
 
 
-def matrices(op: Op, roles: tuple[str, ...] = ("weight",)) -> tuple[str, ...]:
-    """The axes of the weights that a product sums over: matrices, and no bias or scale."""
-    found = []
-    for role, axes in op.inputs:
-        own = axes.replace(op.gather or " ", "")
-        summed = op.multiplied and any(axis not in op.output.axes for axis in own)
-        if role in roles and len(own) > 1 and summed:
-            found.append(axes)
-    return tuple(found)
-
-
 def _is_table(line: Line) -> bool:
     return line.op.gather in ("V", "M", "t")
 
@@ -56,39 +44,37 @@ def _shared_with_head(config: ModelConfig, line: Line) -> bool:
     return tied and not line.name.startswith("encoder.")
 
 
-def _owned(op: Op) -> tuple[str, ...]:
-    return tuple(tensor.axes for tensor in op.weights)
-
-
-def _counted(
-    found: list[Line], keep: Callable[[Line], bool], axes_of: Callable[[Op], tuple[str, ...]] = _owned
-) -> tuple[int, int]:
-    """(all, active) elements of the kept lines: of E experts a token uses A."""
+def _matrices(found: list[Line], roles: tuple[str, ...]) -> tuple[int, int]:
+    """(all, active) elements of the matrices that these lines multiply: of E experts a token uses A."""
     total = active = 0
-    for line in filter(keep, found):
-        owned = axes_of(line.op)
-        dims = line.dims | {"E": line.dims["A"]} if line.op.gather == "E" else line.dims
-        total += line.count * sum(size(axes, line.dims) for axes in owned)
-        active += line.count * sum(size(axes, dims) for axes in owned)
+    for line in found:
+        for role, axes in line.op.matrices:
+            if role in roles:
+                whole = line.count * size(axes, line.dims)
+                total += whole
+                active += whole * line.dims["A"] // line.dims["E"] if line.op.gather == "E" else whole
     return total, active
 
 
 @once_a_config
 def parameter_counts(config: ModelConfig) -> dict[str, dict[str, int]]:
     """`total` and `active` (what one token uses) in each of `CONVENTIONS`."""
-    found, stored = lines(config), buffers(config)
-    whole = (parameters(config), active_parameters(config))
+    found, whole = lines(config), (parameters(config), active_parameters(config))
+    tables = [line for line in found if _is_table(line)]
+    ends = tables + [line for line in found if _is_head(line)]
+    inputs = [line for line in tables if line.op.name == "embed_tokens" and not _shared_with_head(config, line)]
+
+    def without(left_out: list[Line]) -> tuple[int, int]:
+        less = sum(line.count * line.params for line in left_out)  # no table has experts
+        return whole[0] - less, whole[1] - less
+
     counts = {
         "all": whole,
-        "all and buffers": (whole[0] + stored, whole[1] + stored),
-        "without input embedding": _counted(
-            found, lambda line: line.op.name != "embed_tokens" or _shared_with_head(config, line)
-        ),
-        "without embedding and head": _counted(found, lambda line: not _is_table(line) and not _is_head(line)),
-        "matrices of blocks": _counted(found, lambda line: bool(line.group.block), matrices),
-        "matrices of blocks and head": _counted(
-            found, lambda line: not _is_table(line), lambda op: matrices(op, ("weight", "tied"))
-        ),
+        "all and buffers": tuple(count + buffers(config) for count in whole),
+        "without input embedding": without(inputs),
+        "without embedding and head": without(ends),
+        "matrices of blocks": _matrices([line for line in found if line.group.block], ("weight",)),
+        "matrices of blocks and head": _matrices([line for line in found if not _is_table(line)], ("weight", "tied")),
     }
     return {name: {"total": total, "active": active} for name, (total, active) in counts.items()}
 

@@ -117,11 +117,22 @@ class Op:
         """The weights that this op owns, the matrix first and then its bias."""
         return tuple(t for t in self.inputs if t.role == "weight")
 
-    @property
+    @cached_property
     def multiplied(self) -> str:
         """The distinct axes that FLOPs multiply; none if the op sums over nothing but a gather."""
         names = dict.fromkeys("".join(t.axes for t in (*self.inputs, self.output)).replace(self.gather or " ", ""))
         return "".join(names) if any(a not in self.output.axes for a in names) else ""
+
+    @cached_property
+    def matrices(self) -> tuple[Tensor, ...]:
+        """The weights, its own and tied ones, that it sums over: matrices, and no bias or scale."""
+        found = []
+        for tensor in self.inputs if self.multiplied else ():
+            own = tensor.axes.replace(self.gather or " ", "")
+            summed = any(axis not in self.output.axes for axis in own)
+            if tensor.role in ("weight", "tied") and len(own) > 1 and summed:
+                found.append(tensor)
+        return tuple(found)
 
     @cached_property
     def terms(self) -> tuple[Term, ...]:

@@ -18,7 +18,7 @@ from archcalc.logical import kv_cache
 from archcalc.memory import Paged, reserved
 from archcalc.ops import Op
 from archcalc.precision import PRECISIONS, Precision, precision
-from archcalc.roofline import Roofline, roofline
+from archcalc.roofline import Part, Roofline, roofline
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def per_block(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 def _pass_row(run: Roofline) -> dict[str, Any]:
     row = run._asdict() | {"intensity_flops_per_byte": run.intensity}
-    row["parts"] = [part._asdict() for part in run.parts]
+    row["parts"] = [dict(zip(Part._fields, part, strict=True)) for part in run.parts]
     return row
 
 

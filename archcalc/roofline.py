@@ -44,8 +44,9 @@ class Roofline(NamedTuple):
 
 def traffic(cost: Cost, weights: Precision, cache: Precision) -> int:
     """Bytes that an op must move: its weights once, activations in and out, keys and values."""
-    moved = weights.stored_bytes(cost.weights_read) + weights.activation_bytes * cost.activations
-    return moved + cache.stored_bytes(cost.cache_read + cost.cache_written)
+    _, _, read, activations, cached, written = cost
+    moved = -(-read * weights.bits // 8) + weights.activation_bytes * activations  # `stored_bytes`, without the calls
+    return moved - (-(cached + written) * cache.bits // 8)
 
 
 def roofline(run: Pass, device: Device, weights: Precision, cache: Precision, dense: bool = False) -> Roofline:
@@ -53,10 +54,11 @@ def roofline(run: Pass, device: Device, weights: Precision, cache: Precision, de
     rate, bandwidth = device.rate(weights.rate), device.bytes_per_second
     parts, flops, moved, spent = [], 0, 0, {"compute": 0.0, "memory": 0.0}
     for line, cost in zip(run.bound.lines, costs(run, dense), strict=True):
-        line_flops, line_bytes = line.count * cost.flops, line.count * traffic(cost, weights, cache)
+        name, _, group, _, count, _, _ = line
+        line_flops, line_bytes = count * cost.flops, count * traffic(cost, weights, cache)
         compute, memory = line_flops / rate, line_bytes / bandwidth
         bound, seconds = ("compute", compute) if compute > memory else ("memory", memory)
-        parts.append(Part(line.name, line.count, line_flops, line_bytes, seconds, bound, line.group.block))
+        parts.append(Part(name, count, line_flops, line_bytes, seconds, bound, group.block))
         spent[bound] += seconds
         flops += line_flops
         moved += line_bytes

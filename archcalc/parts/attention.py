@@ -62,6 +62,8 @@ class Attention:
     disentangled: Disentangled | None = None
     output_norm: Norm | None = None
 
+    module = "self_attn"
+
     def __post_init__(self):
         positive(num_attention_heads=self.num_attention_heads)
         positive(num_key_value_heads=self.num_key_value_heads, head_dim=self.head_dim)

@@ -40,6 +40,7 @@ class CompressedAttention:
     indexer: Indexer | None = None
     rotary: Rotary | None = None
 
+    module = "self_attn"
     causal = True
 
     def __post_init__(self):

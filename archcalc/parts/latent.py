@@ -64,6 +64,7 @@ class LatentAttention:
     output_gate: bool = False
     form: str = "absorbed"
 
+    module = "self_attn"
     causal = True
     sliding_window = None
 

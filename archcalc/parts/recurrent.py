@@ -18,6 +18,7 @@ from archcalc.parts.norm import Norm, norm_op
 class Recurrent:
     """What these mixers share: every size is positive, nothing depends on a context."""
 
+    module = "mixer"
     causal = True
     sliding_window = None
 

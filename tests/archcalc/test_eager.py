@@ -46,7 +46,7 @@ def test_the_small_models(name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_caches_of_the_small_models(name):
-    """Of a window or a chunk transformers keeps W - 1 tokens, where a query sees W. Lightning's state is not recorded."""
+    """Of a window transformers keeps W - 1 tokens, where a query sees W. Lightning's state is not recorded."""
     config = small(name)
     for shape, elements in SMALL[name]["cache"].items():
         batch, tokens = map(int, shape.split("x"))
