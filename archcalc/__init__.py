@@ -10,7 +10,8 @@ from archcalc.cost import parameters
 from archcalc.errors import ArchcalcError, ConfigError
 from archcalc.hf import load_config
 from archcalc.presets import preset
-from archcalc.report import Request, report
+from archcalc.report import report
+from archcalc.request import Request
 
 __version__ = "0.1.0"
 __all__ = ["ArchcalcError", "ConfigError", "ModelConfig", "Request", "load_config", "parameters", "preset", "report"]

@@ -62,7 +62,8 @@ def model(args: argparse.Namespace):
 
 def _report(args: argparse.Namespace) -> str | int:
     from archcalc.render import render
-    from archcalc.report import Request, report
+    from archcalc.report import report
+    from archcalc.request import Request
 
     config = model(args)
     if args.against:

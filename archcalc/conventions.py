@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from archcalc.config import ModelConfig, expanded, once_a_config
 from archcalc.cost import bound, buffers
 from archcalc.logical import held
-
-if TYPE_CHECKING:
-    from archcalc.report import Request
+from archcalc.request import Request
 
 
 def conventions(config: ModelConfig, request: Request) -> dict[str, str]:

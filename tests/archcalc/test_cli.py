@@ -14,7 +14,8 @@ from archcalc.derivation import derivation
 from archcalc.memory import Paged
 from archcalc.presets import names, preset, source
 from archcalc.render import render, render_training
-from archcalc.report import Request, report
+from archcalc.report import report
+from archcalc.request import Request
 from archcalc.training import Step, training
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,8 @@ from archcalc.explain import QUANTITIES
 from archcalc.hf import config_from_keys
 from archcalc.presets import names, preset
 from archcalc.render import render
-from archcalc.report import Request, report
+from archcalc.report import report
+from archcalc.request import Request
 
 SMALL = json.loads((Path(__file__).parent / "data" / "small_flops.json").read_text())["models"]
 MODELS = [preset(name) for name in names()] + [config_from_keys(row["config"]) for row in SMALL.values()]

@@ -11,7 +11,8 @@ from archcalc.memory import Paged, reserved
 from archcalc.precision import PRECISIONS
 from archcalc.presets import names, preset
 from archcalc.render import render
-from archcalc.report import Request, formula, report
+from archcalc.report import formula, report
+from archcalc.request import Request
 from archcalc.units import bytes_both, duration, scaled
 
 

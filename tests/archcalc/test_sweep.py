@@ -16,7 +16,8 @@ from archcalc.errors import ConfigError
 from archcalc.hardware import device
 from archcalc.precision import precision
 from archcalc.presets import preset
-from archcalc.report import Request, report
+from archcalc.report import report
+from archcalc.request import Request
 from archcalc.roofline import roofline
 from archcalc.sweep import EXACT_BELOW, sweep
 
