@@ -22,8 +22,8 @@ from archcalc.errors import ConfigError
 
 # Parts of a model that is more than its language model, by the name of the module that holds them.
 TOWERS = re.compile(
-    r"(^|\.)(vision_\w+|visual|vision|vit\w*|image_\w+|audio_\w+|multi_modal_projector|multimodal_projector|embed_vision"
-    r"|embed_audio|mm_projector|connector|patch_merge_mlp|merger)(\.|$)"
+    r"(^|\.)(vision_\w+|visual|vision|vit\w*|image_\w+|video_tower|audio_\w+|multi_modal_projector|multimodal_projector"
+    r"|embed_vision|embed_audio|mm_projector|connector|aligner|patch_merge_mlp|merger)(\.|$)"
 )
 
 

@@ -7,7 +7,7 @@ import json
 import os
 
 from archcalc import families
-from archcalc.composite import language_model
+from archcalc.composite import SHARED, language_model, text_sizes
 from archcalc.config import Head, ModelConfig
 from archcalc.errors import ConfigError
 from archcalc.keys import Keys, shown
@@ -146,11 +146,14 @@ def config_from_keys(keys: dict, overrides: dict | None = None, name: str = "mod
     for given in (keys, overrides):
         if not isinstance(given, dict):
             raise ConfigError(f"{shown(given)}: must be an object of config.json keys; give one with a model_type")
-    keys, left_out = language_model(keys)
+    whole = keys | {name: value for name, value in overrides.items() if name in SHARED}
+    keys, left_out = language_model(whole)
     model_type = overrides.get("model_type", keys.get("model_type"))
     family = families.family(model_type)
     raw = with_overrides(keys, overrides, family)
     k = families.reader(raw, family, model_type)
+    sizes = text_sizes(whole, model_type)
+    k.release = sizes | k.release
     fields = family.build(k)
     if "architectures" not in k.used:  # the family leaves it to the rule of all
         fields |= _ending(k)
@@ -158,6 +161,7 @@ def config_from_keys(keys: dict, overrides: dict | None = None, name: str = "mod
     _check_padding(k, fields["vocab_size"])
     k.finish(asked=overrides)
     fields["left_out"] = (*left_out, *fields.get("left_out", ()))
+    raw = {n: v for n, v in k.assumed.items() if n in sizes} | raw  # no family takes these by itself
     return ModelConfig(**fields, name=name, keys=raw, assumed=k.assumed)
 
 

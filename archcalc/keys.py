@@ -16,7 +16,8 @@ ENDINGS = (
 )
 REQUIRED = object()  # the default of a key that must be there
 
-# Keys that change neither a shape nor what is computed at inference: labels, token ids, dropout, training, sampling.
+# Keys that change neither a shape nor what is computed at inference: labels, tokens, dropout, training, sampling,
+# kernels, the tool that wrote the file, and how training split the model (`pretraining_tp`: sums in slices).
 HARMLESS = frozenset({
     "_name_or_path", "architectures", "custom_pipelines", "finetuning_task", "model_type", "prefix",
     "problem_type", "task_specific_params", "tokenizer_class", "transformers_version", "id2label", "label2id",
@@ -34,12 +35,18 @@ HARMLESS = frozenset({
     "num_beam_groups", "diversity_penalty", "temperature", "top_k", "top_p", "typical_p", "repetition_penalty",
     "length_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size", "bad_words_ids",
     "num_return_sequences", "output_scores", "return_dict_in_generate", "remove_invalid_values",
-    "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty",
+    "suppress_tokens", "begin_suppress_tokens", "exponential_decay_length_penalty", "_from_model_config",
+    "unsloth_fixed", "unsloth_version", "transformers.js_config", "_flash_attn_2_enabled", "neftune_noise_alpha",
+    "tokenizer_model_max_length", "tokenizer_padding_side", "model_max_length", "tf_legacy_loss", "trust_remote_code",
+    "world_size",
+    "renormalize_logits", "eos_token_ids", "unk_token_id", "mask_token_id", "pad_token", "bos_token", "eos_token",
+    "num_labels", "_num_labels", "sentence_transformers", "sbert_ce_default_activation_function", "is_composition",
+    "transformers_weights", "use_return_dict", "cache_implementation", "use_flash_attention_2", "use_flash_attn",
+    "custom_pipeline", "author", "total_flos", "use_deepspeed_checkpointing", "line_by_line", "pretraining_tp",
 })  # fmt: skip
 
 # Keys that are harmless at one value and change the computation at any other.
 HARMLESS_AT = {
-    "pretraining_tp": 1,
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
     "add_cross_attention": False,
@@ -51,6 +58,7 @@ HARMLESS_AT = {
     "pruned_heads": {},
     "normalize_embedding": False,
     "add_bias_logits": False,
+    "use_sliding_window": False,
 }
 
 

@@ -43,12 +43,16 @@ def quantization(k: Keys) -> Quantization | None:
     Raises:
         ConfigError: a method, or a key of it, that is not understood.
     """
-    q = k.nested("quantization_config")
+    q, mlx = k.nested("quantization_config"), k.nested("quantization")
+    if mlx is not None:
+        return _mlx(mlx)
     if q is None:
         return None
     method = q.str("quant_method", default="modelopt" if "quant_algo" in q.raw else None)
     if method is None:
         method = "bitsandbytes" if q.given("load_in_4bit") or q.given("load_in_8bit") else q.str("quant_method")
+    if method in ELSEWHERE:
+        return Quantization(method, None, unknown=f"quant_method={method}: its layout is not described")
     if method not in METHODS:
         raise ConfigError(
             f"{q.prefix}quant_method={shown(method)}: not understood; use one of {', '.join(METHODS)}, or remove "
@@ -60,6 +64,17 @@ def quantization(k: Keys) -> Quantization | None:
         fields["unknown"] = f"expert_dtype={shown(k.raw['expert_dtype'])} beside {method}: two formats in one file"
     wide = "float32" in (k.raw.get("dtype"), k.raw.get("torch_dtype"))
     return Quantization(method, **fields, plain_bytes=4 if wide else 2)
+
+
+def _mlx(k: Keys) -> Quantization:
+    """What MLX writes under `quantization`, and again under `quantization_config`; embeddings are packed too."""
+    one_of_bits(k, "bits", (2, 3, 4, 5, 6, 8))
+    group_size(k)
+    k.choice("mode", dict.fromkeys(("affine", "mxfp4", "mxfp8", "nvfp4")), default="affine")
+    k.used |= {"quant_method", "linear_class", "quantize_activations"}
+    k.used |= {name for name, value in k.raw.items() if type(value) in (dict, bool)}  # of one module
+    k.finish()
+    return Quantization("mlx", None, unknown="quantization: how MLX lays out its files is not described")
 
 
 def _fp8(k: Keys) -> dict:
@@ -172,6 +187,11 @@ METHODS = {
     "compressed-tensors": compressed_tensors,
     "modelopt": modelopt,
 }
+# Methods whose files are not described here. None of them gives a layer more parameters.
+ELSEWHERE = frozenset({
+    "aqlm", "auto-round", "eetq", "exl2", "exl3", "fbgemm_fp8", "fp_quant", "higgs", "hqq", "intel/auto-round",
+    "quanto", "quark", "sinq", "spqr", "torchao", "vptq",
+})  # fmt: skip
 BNB_BITS = (("load_in_4bit", "_load_in_4bit"), ("load_in_8bit", "_load_in_8bit"))
 # How the tool worked, and how the weights are run.
 GPTQ_TOOL = frozenset({

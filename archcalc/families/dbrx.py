@@ -29,7 +29,8 @@ NESTED = {
 }  # fmt: skip
 HARMLESS = {
     "clip_qkv", "attn_pdrop", "moe_jitter_eps", "moe_loss_weight", "moe_normalize_expert_weights", "model_type",
-    "uniform_expert_assignment", "is_encoder_decoder",
+    "uniform_expert_assignment", "is_encoder_decoder", "tie_word_embeddings", "is_decoder", "add_cross_attention",
+    "tie_encoder_decoder", "pruned_heads",
 }  # fmt: skip
 
 

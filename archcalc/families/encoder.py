@@ -9,13 +9,13 @@ from archcalc.errors import ConfigError, one_of
 from archcalc.families.shared import attention, decoder, feed_forward, model, same
 from archcalc.keys import Keys, shown
 
-# Dropout, and sizes that only training reads.
+# Dropout, and sizes that only training reads: of ELECTRA's generator, of the classifiers of several tasks.
 IGNORED = frozenset({
     "hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout_prob", "embedding_dropout_prob",
     "summary_last_dropout", "layer_norm_type", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers",
     "pooler_size_per_head", "pooler_type", "directionality", "net_structure_type", "num_memory_blocks",
-    "down_scale_factor", "gap_size", "layers_to_keep", "mask_token_id", "num_labels", "_num_labels", "language", "name",
-    "sbert_ce_default_activation_function", "sentence_transformers",
+    "down_scale_factor", "gap_size", "layers_to_keep", "language", "name", "generator_size", "classifiers_size",
+    "tasks",
 })  # fmt: skip
 TASK = re.compile(r"(EncoderModel|Model|For[A-Z]\w*)$")
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from archcalc.config import Norm
 from archcalc.families.llama import rotary_decoder
-from archcalc.families.shared import FULL, SLIDING, every, feed_forward, layer_count, layer_windows, same
+from archcalc.families.shared import FULL, SLIDING, every, feed_forward, layer_count, layer_windows, predictors, same
 from archcalc.keys import Keys
+
+IGNORED = frozenset({"_num_mtp_layers", "mtp_loss_scaling_factor", "mtp_share_layers"})
 
 
 def build(k: Keys) -> dict:
@@ -24,4 +26,5 @@ def build(k: Keys) -> dict:
     parts = {"norm": norm, "qk_norm": norm, "windows": windows, "full": full, "kv_heads": 32}
     for name in ("q_bias", "k_bias", "v_bias", "o_bias"):
         parts[name] = False
-    return rotary_decoder(k, mlp, positions=2048, placement="inner", **parts)
+    fields = {"left_out": predictors(k)}
+    return rotary_decoder(k, mlp, positions=2048, placement="inner", fields=fields, **parts)

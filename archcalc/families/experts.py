@@ -13,7 +13,8 @@ from archcalc.keys import Keys, shown
 
 # How experts are chosen, weighed and balanced: no count depends on it.
 ROUTING = frozenset({
-    "aux_loss_alpha", "ep_size", "expert_selection_fn", "moe_capacity", "moe_gate", "moe_norm_min", "n_group",
+    "aux_loss_alpha", "ep_size", "expert_selection_fn", "moe_capacity", "moe_gate", "moe_norm_min", "moe_router_dtype",
+    "n_group",
     "norm_topk_prob", "num_expert_group", "num_limited_groups", "output_router_logits", "route_norm", "route_scale",
     "routed_scaling_factor", "router_aux_loss_coef", "router_jitter_noise", "score_func", "scoring_func", "seq_aux",
     "topk_group", "topk_method",

@@ -25,7 +25,8 @@ def build(k: Keys) -> dict:
 
 def gemma_decoder(k: Keys, *, fields: dict | None = None, **parts) -> dict:
     """What all Gemmas share; `parts` as in `rotary_decoder`."""
-    k.must_be("use_bidirectional_attention", False)
+    if "use_bidirectional_attention" not in k.used:  # gemma3 has read it
+        k.must_be("use_bidirectional_attention", False)
     k = one_activation(k)
     mlp = same(feed_forward(k, act="gelu_pytorch_tanh", gated=True))
     head, fields = k.int("head_dim", default=256), {"scale_embedding": True} | (fields or {})

@@ -10,7 +10,7 @@ from archcalc.families.gemma import gemma_decoder
 from archcalc.families.shared import periodic_windows
 from archcalc.keys import Keys
 
-ALIASES = {"hidden_act": ("hidden_activation",)}
+ALIASES = {"hidden_act": ("hidden_activation",), "sliding_window": ("sliding_window_size",)}
 IGNORED = frozenset({"query_pre_attn_scalar", "cache_implementation"})  # the first is a factor of the scores
 RELEASE = {
     "gemma2": {

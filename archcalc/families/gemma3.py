@@ -1,16 +1,18 @@
 """model_type gemma3_text: gemma2 with normed queries and keys; five of six layers windowed, with a base of their own.
 
-Source: Gemma team 2025, arXiv:2503.19786.
+With `use_bidirectional_attention` it is an encoder (EmbeddingGemma): a window of w tokens is w / 2 to either side.
+Source: Gemma team 2025, arXiv:2503.19786; Schechter Vera et al. 2025, arXiv:2509.20354.
 """
 
 from __future__ import annotations
 
-from archcalc.config import Norm, Rotary
+from archcalc.config import Head, Norm, Rotary
+from archcalc.errors import ConfigError
 from archcalc.families.gemma import gemma_decoder
 from archcalc.families.gemma2 import soft_caps
 from archcalc.families.rope import rotary
 from archcalc.families.shared import periodic_windows
-from archcalc.keys import Keys
+from archcalc.keys import Keys, shown
 
 ALIASES = {"hidden_act": ("hidden_activation",)}
 IGNORED = frozenset({"query_pre_attn_scalar", "cache_implementation"})
@@ -22,4 +24,18 @@ def build(k: Keys) -> dict:
     norm, windows = Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6)), periodic_windows(k, 4096, 6)
     local, full = Rotary(k.float("rope_local_base_freq", default=1e4)), {"rotary": rotary(k, 1e6)}
     parts = {"rotary": local, "full": full, "qk_norm": norm, "windows": windows} | soft_caps(k, None, None)
-    return gemma_decoder(k, positions=131072, kv_heads=4, placement="sandwich", **parts)
+    ahead = k.bool("use_bidirectional_attention", default=False)
+    if ahead:
+        parts |= {"causal": False, "windows": tuple(window and window // 2 for window in windows)}
+    found = gemma_decoder(k, positions=131072, kv_heads=4, placement="sandwich", **parts)
+    return _encoder(k, found) if ahead else found
+
+
+def _encoder(k: Keys, fields: dict) -> dict:
+    """The same stack as an encoder, which ends in no logits."""
+    if k.architecture() != "none":
+        raise ConfigError(
+            f"use_bidirectional_attention=True with architectures={shown(k.raw.get('architectures'))}: logits of a "
+            "model that looks ahead are not understood; give its ...Model"
+        )
+    return fields | {"encoder": fields["decoder"], "decoder": None, "head": Head("none")}

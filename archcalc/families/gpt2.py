@@ -10,6 +10,7 @@ from archcalc.families.shared import decoder, feed_forward, layer_count, layer_w
 from archcalc.keys import Keys
 
 ALIASES = {
+    "vocab_size": ("n_vocab",),
     "hidden_size": ("n_embd",),
     "num_hidden_layers": ("n_layer",),
     "num_attention_heads": ("n_head",),

@@ -21,7 +21,8 @@ IGNORED = ROUTING | {
     "im_end_id", "im_newline_id", "im_start_id", "image_token_id", "text_end_id", "text_start_id", "video_end_id",
     "video_start_id", "pad_id", "org_vocab_size", "group_limited_greedy", "q_lora_rank", "kv_lora_rank",
     "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "class_num", "dense_list", "num_media_embeds", "pool_type",
-    "skip_cls_token", "anyres_pooling_size",
+    "skip_cls_token", "anyres_pooling_size", "vit_add_patchemb_bias", "vit_input_resolution", "vit_mapping_type",
+    "vit_norm_type", "vit_patch", "vit_remove_prenorm", "vit_token", "vit_used_rms_norm",
 }  # fmt: skip
 RELEASE = {
     "hunyuan_v1_moe": {
@@ -38,6 +39,8 @@ def build(k: Keys) -> dict:
         k.must_be(name, allowed)
     for name in ("add_classification_head", "position_embedding_xdrope", "anyres_vit_two_views"):
         k.must_be(name, False)
+    for name in ("vit_type", "vit_path"):  # the text models of this type have no tower
+        k.must_be(name, None)
     k.must_be("norm_type", "rms")
     k.must_be("use_rotary_pos_emb", True)
     k.must_be("moe_layer_num_skipped", 0)

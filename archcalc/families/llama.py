@@ -11,10 +11,16 @@ from archcalc.families.rope import rotary
 from archcalc.families.shared import decoder, feed_forward, layer_count, layer_windows, model, same, windowed
 from archcalc.keys import Keys
 
+IGNORED = frozenset({"max_sequence_length", "is_llama_config"})  # what the tokenizer allows; a mark of the writer
+
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    return rotary_decoder(k, same(feed_forward(k, act="silu", gated=True)), positions=2048)
+    windows = None
+    if not k.bool("use_sliding_window", default=True):  # a converted Qwen, whose other keys then say nothing
+        k.used |= {"sliding_window", "max_window_layers"}
+        windows = (None,) * layer_count(k)
+    return rotary_decoder(k, same(feed_forward(k, act="silu", gated=True)), positions=2048, windows=windows)
 
 
 def rotary_decoder(

@@ -36,7 +36,9 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     depth, norm = layer_count(k), Norm("rmsnorm", k.float("rms_norm_eps", default=1e-5))
     types = layer_types(k, depth, _types(k, depth), (FULL, LINEAR))
-    k.must_be("shared_intermediate_size", 0)
+    if k.raw.get("shared_intermediate_size") != [0]:  # some releases write a list
+        k.must_be("shared_intermediate_size", 0)
+    k.used.add("shared_intermediate_size")
     heads = k.int("num_attention_heads")
     linear = LightningAttention(heads, head_dim(k, heads), norm, k.int("block_size", default=256))
     window = k.int("sliding_window", default=None)

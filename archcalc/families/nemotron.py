@@ -10,6 +10,8 @@ from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import feed_forward, same
 from archcalc.keys import Keys
 
+ALIASES = {"head_dim": ("kv_channels",)}
+
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""

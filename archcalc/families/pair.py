@@ -21,7 +21,7 @@ PER_STACK = {
 # Switches of the first releases (fairseq's), which the Hugging Face class of a model type fixes.
 IGNORED = frozenset({
     "classif_dropout", "force_bos_token_to_be_generated", "forced_decoder_ids", "unk_token_id", "num_labels",
-    "extra_pos_embeddings", "save_step", "_num_labels", "decoder_attention_dropout", "tokenizer_class",
+    "extra_pos_embeddings", "kobart_version", "save_step", "_num_labels", "decoder_attention_dropout",
 })  # fmt: skip
 FeedForwards = Callable[[int], FeedForward | MixtureOfExperts]
 

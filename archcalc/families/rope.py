@@ -12,7 +12,7 @@ from archcalc.keys import Keys, label, shown
 KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope", "su", "proportional")
 # What the stretches beyond linear and llama3 are described with: read, and no part of a count.
 SHAPES = frozenset({
-    "alpha", "attention_factor", "beta_fast", "beta_slow", "extrapolation_factor", "finetuned",
+    "alpha", "attention_factor", "attn_factor", "beta_fast", "beta_slow", "extrapolation_factor", "finetuned",
     "long_factor", "short_factor",
     "long_mscale", "short_mscale", "mscale", "mscale_all_dim", "original_max_position_embeddings", "truncate",
     "low_freq_factor", "high_freq_factor", "mrope_section", "mrope_interleaved", "llama_4_scaling_beta",

@@ -12,7 +12,8 @@ from archcalc.keys import Keys
 
 # The class reads hidden_act and norm_epsilon alone; the releases repeat them under other names.
 IGNORED = frozenset({
-    "activation_function", "layer_norm_epsilon", "attention_softmax_in_fp32", "scale_attention_softmax_in_fp32",
+    "activation_function", "layer_norm_epsilon", "rms_norm_eps", "attention_softmax_in_fp32",
+    "scale_attention_softmax_in_fp32",
 })  # fmt: skip
 RELEASE = {
     "starcoder2": {

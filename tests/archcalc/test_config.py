@@ -107,7 +107,7 @@ def refusal(keys) -> str:
         ({"hidden_act": "mish"}, "hidden_act='mish'", "use one of silu"),
         ({"hidden_act": 3}, "hidden_act=3", "use one of silu"),
         ({"norm_placement": "middle"}, "norm_placement='middle'", "use one of pre, post"),
-        ({"pretraining_tp": 2}, "pretraining_tp=2", "set it to 1"),
+        ({"rope_interleaved": True}, "rope_interleaved=True", "set it to False"),
         ({"is_encoder_decoder": True}, "is_encoder_decoder=True", "set it to False"),
         ({"layer_types": ["full_attention"]}, "layer_types of 1 entries with num_hidden_layers=2", "give 2"),
         ({"layer_types": ["sliding_attention"] * 2}, "layer_types='sliding_attention'", "give sliding_window"),

@@ -355,3 +355,13 @@ def test_a_padded_vocabulary_is_given_as_it_is_stored():
     assert config_from_keys(mamba | {"vocab_size": 50280}).vocab_size == 50280
     message = refusal(mamba | {"vocab_size": 50277})
     assert message.startswith("vocab_size=50277 with pad_vocab_size_multiple=8: tables would have 50280 rows")
+
+
+def test_a_tie_that_no_default_settles_can_be_set():
+    """Classes of the whole and of its text disagree on it, and a user may not want to edit the file."""
+    text = LLAMA | {"model_type": "mistral", "sliding_window": None, "num_key_value_heads": None}
+    text.pop("tie_word_embeddings", None)
+    keys = {"model_type": "mistral3", "text_config": text, "vision_config": {}}
+    assert refusal(keys).startswith("tie_word_embeddings: missing, and mistral3 has no one default")
+    tied, untied = (parameters(config_from_keys(keys, {"tie_word_embeddings": tie})) for tie in (True, False))
+    assert untied - tied == text["vocab_size"] * text["hidden_size"]

@@ -262,6 +262,24 @@ def test_what_would_change_a_shape_unseen_is_refused_by_name(model_type, change,
         config_from_keys(FIRST[model_type] | change)
 
 
+def test_a_llama_whose_switch_is_off_has_no_window():
+    plain = toys("llama")[0]
+    on = config_from_keys(plain | {"sliding_window": 8})
+    off = config_from_keys(plain | {"sliding_window": 8, "use_sliding_window": False, "max_window_layers": 2})
+    assert on.decoder != off.decoder == config_from_keys(plain).decoder
+
+
+def test_adapters_are_named_and_left_out():
+    plain = toys("llama")[0]
+    adapted = config_from_keys(plain | {"adapters": {"adapters": {"a": "pfeiffer"}, "config_map": {}}})
+    assert adapted.left_out[0].startswith("adapters") and adapted.decoder == config_from_keys(plain).decoder
+
+
+def test_two_names_of_the_vocabulary_agree():
+    with pytest.raises(ConfigError, match=r"^vocab_size=160 with n_vocab=161"):
+        config_from_keys(toys("gpt2", names=GPT2, without=("num_key_value_heads",), n_vocab=161)[0])
+
+
 def test_absent_sizes_are_those_of_a_release_and_are_named():
     assert config_from_keys({"model_type": "gptj"}).assumed["hidden_size"] == 4096
     with pytest.raises(ConfigError, match="_size: missing"):

@@ -46,6 +46,13 @@ SPARSE = {"num_decoder_layers": 2, "num_experts": 4, "num_sparse_encoder_layers"
 ALL_SPARSE = {"num_layers": 4, "num_decoder_layers": 4, "num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 4}
 
 
+AHEAD = {
+    "vocab_size": 120, "hidden_size": 24, "num_hidden_layers": 6, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "intermediate_size": 40, "head_dim": 6, "max_position_embeddings": 64, "sliding_window": 8,
+    "use_bidirectional_attention": True,
+}  # fmt: skip
+
+
 def toys(classes: str, tasks: str, base: dict, *variants: dict) -> list:
     """The toy as it is and with each variant, under every class of the model type, which `classes` names first."""
     model_type, prefix = classes.split()
@@ -157,6 +164,7 @@ MEASURED = [
     ("DebertaV2Model", "deberta-v2", BERT | PROJECTED), ("PegasusForConditionalGeneration", "pegasus", LONG),
     ("UMT5ForConditionalGeneration", "umt5", T5 | WIDER | GATED), ("T5EncoderModel", "t5", T5),
     ("NllbMoeForConditionalGeneration", "nllb-moe", LONG | {"num_experts": 2}),
+    ("Gemma3TextModel", "gemma3_text", AHEAD),
     ("SwitchTransformersForConditionalGeneration", "switch_transformers", T5 | SPARSE | {"expert_capacity": 64}),
 ]  # fmt: skip
 
@@ -212,6 +220,23 @@ def test_local_attention_sees_to_either_side():
     run = passes(config, 1, 20, 20)[0]
     seen = sum(abs(i - j) <= 4 for i in range(20) for j in range(20))
     assert total(run, dense=True).flops - total(run).flops == 2 * 2 * 4 * 6 * (20 * 20 - seen)
+
+
+def test_a_gemma_that_looks_ahead_is_an_encoder():
+    config = config_of("Gemma3TextModel", AHEAD | {"model_type": "gemma3_text", "num_hidden_layers": 1})
+    assert config.decoder is None and config.head.kind == "none"
+    run = passes(config, 1, 20, 20)[0]
+    seen = sum(abs(i - j) <= 4 for i in range(20) for j in range(20))
+    assert total(run, dense=True).flops - total(run).flops == 2 * 2 * 4 * 6 * (20 * 20 - seen)
+    with pytest.raises(ConfigError, match="use_bidirectional_attention=True with architectures"):
+        config_of("Gemma3ForCausalLM", AHEAD | {"model_type": "gemma3_text"})
+
+
+def test_classifiers_of_other_tasks_are_no_part_of_the_class():
+    keys = BERT | {"model_type": "deberta-v2", "id2label": {"0": "a", "1": "b", "2": "c"}}
+    name = "DebertaV2ForSequenceClassification"
+    several = config_of(name, keys | {"classifiers_size": [3, 2], "tasks": ["glue/mnli", "glue/cola"]})
+    assert parameters(several) == parameters(config_of(name, keys))
 
 
 def test_sizes_of_absent_keys_are_assumed():
