@@ -24,7 +24,7 @@ def conventions(config: ModelConfig, request: Request) -> dict[str, str]:
         "units": "1 GB = 10^9 bytes, 1 GiB = 2^30 bytes, 1 TFLOPs = 10^12 FLOPs",
     }
     if not config.decoder:
-        found["attention"] = "every pair" if request.dense else "every pair, in a layer with a window those inside of it"
+        found["attention"] = "every pair" if request.dense else "every pair, of a window those inside of it"
     if config.encoder:
         del found["logits"]
     if config.encoder and config.decoder:

@@ -125,7 +125,7 @@ def _asked(config: ModelConfig, request: Request, found: dict, runs: list, weigh
     if "experts" in found["conventions"]:
         found["experts"] = expert_rows(config, weights)
     if config.quantization:
-        from archcalc.checkpoint import checkpoint_row
+        from archcalc.quantization.checkpoint import checkpoint_row
 
         found["checkpoint"] = checkpoint_row(config)
     if request.eager:

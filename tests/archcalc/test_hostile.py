@@ -125,7 +125,7 @@ QUANTIZED = {
 
 @pytest.mark.parametrize("name", QUANTIZED)
 def test_any_value_inside_a_quantization_config(name):
-    from archcalc.checkpoint import checkpoint_row
+    from archcalc.quantization.checkpoint import checkpoint_row
 
     valid, names = VALID["llama"], names_of("llama", VALID["llama"]) | set(QUANTIZED[name])
     for key in (*QUANTIZED[name], "modules_to_not_convert", "ignore", "config_groups", "quantized_layers", "zz"):

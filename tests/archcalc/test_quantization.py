@@ -4,12 +4,12 @@ from math import ceil, prod
 
 import pytest
 
-from archcalc.checkpoint import checkpoint_bytes, checkpoint_row, packed_elements
 from archcalc.cost import parameters
 from archcalc.errors import ConfigError
 from archcalc.hf import config_from_keys, load_config
-from archcalc.module_names import Names, canonical
-from archcalc.schemes import Scheme
+from archcalc.quantization.checkpoint import checkpoint_bytes, checkpoint_row, packed_elements
+from archcalc.quantization.module_names import Names, canonical
+from archcalc.quantization.schemes import Scheme
 
 LLAMA2 = {
     "model_type": "llama", "vocab_size": 32000, "hidden_size": 4096, "num_hidden_layers": 32, "num_attention_heads": 32,

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from archcalc.against import built, counted
-from archcalc.checkpoint import checkpoint_row
 from archcalc.config import ModelConfig
 from archcalc.cost import parameters
 from archcalc.errors import ConfigError
 from archcalc.hf import config_from_keys
+from archcalc.quantization.checkpoint import checkpoint_row
 from archcalc.report import report
 
 RELEASED = json.loads((Path(__file__).parent / "data" / "released_files.json").read_text())

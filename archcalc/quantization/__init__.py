@@ -1,6 +1,6 @@
 """How a checkpoint stores its matrices, read strictly from `quantization_config`. Parameters do not depend on it.
 
-A method stores some matrices (`Scheme`) and leaves the rest as they are. `archcalc.checkpoint` counts it.
+A method stores some matrices (`Scheme`) and leaves the rest as they are. `archcalc.quantization.checkpoint` counts it.
 Sources: the Hugging Face quantization configs; the layouts of the files that AutoGPTQ, AutoAWQ, bitsandbytes,
 compressed-tensors and NVIDIA's Model Optimizer write; OCP microscaling formats v1.0 (mxfp4, mxfp8).
 """
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from archcalc.errors import ConfigError
 from archcalc.keys import Keys, shown
-from archcalc.quantization_groups import MODELOPT_KEYS, compressed_tensors, modelopt
-from archcalc.schemes import MXFP4, Scheme, group_size, names, one_of_bits
+from archcalc.quantization.groups import MODELOPT_KEYS, compressed_tensors, modelopt
+from archcalc.quantization.schemes import MXFP4, Scheme, group_size, names, one_of_bits
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from archcalc.errors import ConfigError
 from archcalc.keys import Keys, shown
-from archcalc.schemes import ALGORITHMS, MXFP4, Scheme, group_size, names, one_of_bits
+from archcalc.quantization.schemes import ALGORITHMS, MXFP4, Scheme, group_size, names, one_of_bits
 
 STRATEGIES = ("tensor", "channel", "block")
 KNOWN_LAYOUTS = (

@@ -19,9 +19,9 @@ from archcalc.config import ModelConfig, once_a_config
 from archcalc.cost import Line, bound, buffers
 from archcalc.errors import ConfigError
 from archcalc.keys import shown
-from archcalc.module_names import ELSEWHERE, Names, canonical
 from archcalc.ops import size
 from archcalc.quantization import Quantization, Scheme
+from archcalc.quantization.module_names import ELSEWHERE, Names, canonical
 
 # The end of an op's name -> that of the module in the checkpoint. A part after `_proj.` falls away.
 JOINED = {"k_b_proj": "kv_b_proj", "v_b_proj": "kv_b_proj"}
