@@ -18,7 +18,7 @@ from archcalc.memory import reserved
 from archcalc.ops import Op
 from archcalc.precision import PRECISIONS, Precision, precision
 from archcalc.request import USUAL, Request
-from archcalc.roofline import Part, Roofline, roofline
+from archcalc.roofline import Roofline, roofline
 
 
 def formula(op: Op) -> str:
@@ -57,9 +57,7 @@ def per_block(rows: list[dict[str, Any]]) -> dict[str, dict[str, int]]:
 
 
 def _pass_row(run: Roofline) -> dict[str, Any]:
-    row = run._asdict() | {"intensity_flops_per_byte": run.intensity}
-    row["parts"] = [dict(zip(Part._fields, part, strict=True)) for part in run.parts]
-    return row
+    return run._asdict() | {"intensity_flops_per_byte": run.intensity}
 
 
 @once_a_config

@@ -7,7 +7,7 @@ no overlap between ops, no collective: a limit, not a forecast.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypedDict
 
 from archcalc.cost import Pass, costs
 from archcalc.hardware import Device
@@ -15,8 +15,8 @@ from archcalc.ops import Cost
 from archcalc.precision import Precision
 
 
-class Part(NamedTuple):
-    """One line of a pass, all its layers together."""
+class Part(TypedDict):
+    """One line of a pass, all its layers together: plain data, as a report has it."""
 
     name: str
     layers: int
@@ -24,7 +24,7 @@ class Part(NamedTuple):
     bytes: int
     seconds: float
     bound: str  # "compute" or "memory"
-    block: str = ""  # the kind of block, where it is in one
+    block: str  # the kind of block; empty outside of blocks
 
 
 class Roofline(NamedTuple):
@@ -58,7 +58,16 @@ def roofline(run: Pass, device: Device, weights: Precision, cache: Precision, de
         line_flops, line_bytes = count * cost.flops, count * traffic(cost, weights, cache)
         compute, memory = line_flops / rate, line_bytes / bandwidth
         bound, seconds = ("compute", compute) if compute > memory else ("memory", memory)
-        parts.append(Part(name, count, line_flops, line_bytes, seconds, bound, group.block))
+        part: Part = {
+            "name": name,
+            "layers": count,
+            "flops": line_flops,
+            "bytes": line_bytes,
+            "seconds": seconds,
+            "bound": bound,
+            "block": group.block,
+        }
+        parts.append(part)
         spent[bound] += seconds
         flops += line_flops
         moved += line_bytes

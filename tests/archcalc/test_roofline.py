@@ -28,12 +28,12 @@ def test_every_op_takes_the_longer_of_its_two_times():
         found = roofline(run, SLOW, BF16, BF16)
         for part, line, cost in zip(found.parts, run.bound.lines, costs(run), strict=True):
             compute, memory = cost.flops / 1000, traffic(cost, BF16, BF16) / 100
-            assert part.seconds == line.count * max(compute, memory)
-            assert part.bound == ("compute" if compute > memory else "memory")
-            assert (part.name, part.layers) == (line.name, line.count)
-            assert part.flops == line.count * cost.flops
-            assert part.bytes == line.count * traffic(cost, BF16, BF16)
-        assert found.seconds == pytest.approx(math.fsum(p.seconds for p in found.parts), rel=1e-12)
+            assert part["seconds"] == line.count * max(compute, memory)
+            assert part["bound"] == ("compute" if compute > memory else "memory")
+            assert (part["name"], part["layers"]) == (line.name, line.count)
+            assert part["flops"] == line.count * cost.flops
+            assert part["bytes"] == line.count * traffic(cost, BF16, BF16)
+        assert found.seconds == pytest.approx(math.fsum(p["seconds"] for p in found.parts), rel=1e-12)
         assert found.intensity == found.flops / found.bytes
 
 
@@ -57,9 +57,9 @@ def test_a_decode_step_is_bound_by_memory_and_a_long_prefill_by_products():
 
 def test_int4_weights_are_multiplied_in_16_bits():
     run = passes(preset("tiny-decoder"), 2, 64, 64)[0]
-    compute = [part for part in roofline(run, SLOW, INT4, BF16).parts if part.bound == "compute"]
+    compute = [part for part in roofline(run, SLOW, INT4, BF16).parts if part["bound"] == "compute"]
     assert compute
-    assert all(part.seconds == pytest.approx(part.flops / 500) for part in compute)
+    assert all(part["seconds"] == pytest.approx(part["flops"] / 500) for part in compute)
 
 
 @pytest.mark.parametrize("name", names())
