@@ -188,11 +188,6 @@ class ModelConfig:
         """What the encoder gets of a prompt: whole frames of sound, or the prompt's tokens."""
         return self.frontend.tokens if self.frontend else prompt
 
-    @property
-    def hyper_connections(self) -> HyperConnections | None:
-        """The residual streams of the last stack, which a last collapse makes one."""
-        return list(self.stacks.values())[-1].layers[-1].residual.hyper
-
 
 def once_a_config(function: Callable[[ModelConfig], Value]) -> Callable[[ModelConfig], Value]:
     """Compute a function of a config when first asked for, and keep the answer with that (frozen) config."""

@@ -79,7 +79,7 @@ def derive(config: ModelConfig, dense: bool = False) -> tuple[list[Formula], dic
 
     Returns:
         parameters; FLOPs of a pass over B sequences (decoder: T tokens at the end of S, X source tokens,
-        R positions with logits; encoder: X tokens); elements of the KV cache after S tokens, and of recurrent states.
+        R positions with logits; encoder: X tokens); elements of caches and recurrent states after S tokens.
     """
     every = groups(config)
     symbols = Symbols(every)
@@ -95,7 +95,7 @@ def derive(config: ModelConfig, dense: bool = False) -> tuple[list[Formula], dic
                 found.append(Formula(subject, quantity, _flops(parts[once], once, dense), symbols.values))
         held = _tidy(sum(cache_elements(parts[False], B, S, X, SYMBOLS)))
         if held != 0:
-            found.append(Formula(subject, "KV-cache elements (B, S)", held, symbols.values))
+            found.append(Formula(subject, "cache and state elements (B, S)", held, symbols.values))
 
     for label in dict.fromkeys(g.block for g in every if g.block):
         add(label, [g for g in every if g.block == label], whole=False)

@@ -198,7 +198,7 @@ def test_numbers_in_the_formulas_give_the_integers(kind, data):
         step = run(config, B, T, S, R)
         assert found["FLOPs a pass (B, T, S)"].at(**step.dims) == total(step).flops
         kept = sum(held(config, B, S))
-        assert (found["KV-cache elements (B, S)"].at(B=B, S=S) if kept else 0) == kept
+        assert (found["cache and state elements (B, S)"].at(B=B, S=S) if kept else 0) == kept
 
 
 @each

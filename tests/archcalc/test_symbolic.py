@@ -56,7 +56,7 @@ def test_formulas_give_the_integers_of_the_report(name):
             run = Pass("", {"B": B, "T": T, "S": S, "X": X, "R": R}, step)
             assert integer(found["FLOPs a pass (B, T, S)"].at(**run.dims)) == total(run, dense).flops
             held = sum(cache_elements(step, B, S, X))
-            kept = found["KV-cache elements (B, S)"].at(**run.dims) if held else sympy.Integer(0)
+            kept = found["cache and state elements (B, S)"].at(**run.dims) if held else sympy.Integer(0)
             assert integer(kept) == held
             if once.lines:
                 encode = Pass("", {"B": B, "T": X, "S": X}, once)
