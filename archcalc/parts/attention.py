@@ -31,10 +31,11 @@ class Attention:
         logit_softcap: scores become cap·tanh(scores/cap).
         alibi: a penalty by distance, without parameters. Source: arXiv:2108.12409.
         relative_buckets: T5's bias by distance, a table of so many buckets a head; 0 in a layer that uses the
-            table of the first. Source: arXiv:1910.10683.
+            table of the first. The last bucket begins at relative_max_distance. Source: arXiv:1910.10683.
         values_are_keys: no projection of its own for values, which are the projected keys before their norm.
         disentangled: DeBERTa's scores by distance, beside those by content.
         shares_cache: reads the keys and values of an earlier layer and has none.
+        scale: what scores are multiplied by; None: 1 / sqrt(head_dim).
     """
 
     num_attention_heads: int
@@ -61,6 +62,8 @@ class Attention:
     shares_cache: bool = False
     disentangled: Disentangled | None = None
     output_norm: Norm | None = None
+    scale: float | None = None
+    relative_max_distance: int = 128
 
     module = "self_attn"
 

@@ -22,6 +22,7 @@ class Embedding:
         position_offset: rows of a learned position table beyond max_position_embeddings.
         stored_sinusoids: the sinusoids are a table of the checkpoint and counted as one.
         norm: of the sum.
+        sinusoid_halves: all sines come before all cosines, instead of in turns.
     """
 
     embedding_size: int | None = None
@@ -31,6 +32,7 @@ class Embedding:
     position_offset: int = 0
     stored_sinusoids: bool = False
     norm: Norm | None = None
+    sinusoid_halves: bool = False
 
     def __post_init__(self):
         if self.embedding_size is not None:
@@ -56,6 +58,7 @@ class Head:
         logit_softcap: logits become cap·tanh(logits/cap).
         contacts: a regression from the attention maps of all layers and heads, which runs only when asked for.
         beside: a second head.
+        scale: the hidden states are multiplied by it before the logits (a tied T5: 1 / sqrt(hidden_size)).
     """
 
     kind: str = "lm"
@@ -69,6 +72,7 @@ class Head:
     every_token: bool = False
     contacts: bool = False
     beside: Head | None = None
+    scale: float = 1.0
 
     def __post_init__(self):
         one_of("head", self.kind, ("lm", "mlm", "labels", "pooler", "none"))

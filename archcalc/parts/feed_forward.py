@@ -23,6 +23,8 @@ class FeedForward:
 
     Args:
         inner_norm: of what the last matrix reads. Source: Wang et al. 2023, arXiv:2310.11453 (BitNet).
+        swiglu_limit: gate and up are cut there, and the product is gate·sigmoid(1.702·gate)·(up + 1). Source: the
+            released gpt-oss code.
     """
 
     intermediate_size: int
@@ -31,6 +33,7 @@ class FeedForward:
     bias: bool = False
     down_bias: bool | None = None
     inner_norm: Norm | None = None
+    swiglu_limit: float | None = None
 
     def __post_init__(self):
         positive(intermediate_size=self.intermediate_size)
@@ -76,6 +79,10 @@ class MixtureOfExperts:
         latent_size: experts work in a narrower space than the model, between two projections.
         router_scales: the router scales its input (D) and each expert's output (E), as in Gemma 4.
         norms: a norm before the experts and one after them and after the shared feed-forward, as in Gemma 4.
+        scoring: what the router makes of its logits: `softmax` or `sigmoid`. norm_topk_prob: the weights of the
+            chosen experts are divided by their sum. routed_scaling_factor: and then multiplied by this.
+        n_group, topk_group: experts are chosen from the best topk_group of n_group groups, a group being as good as
+            its best two. Source: DeepSeek-AI 2024, arXiv:2412.19437, section 2.1.2.
         output_bias: one bias of what all experts together add. output_norm: of the sum of all, as in A.X-K1.
         hash_size: rows of a table from token to experts that replaces the router's choice; a buffer.
     """
@@ -94,8 +101,14 @@ class MixtureOfExperts:
     hash_size: int | None = None
     output_bias: bool = False
     output_norm: Norm | None = None
+    scoring: str = "softmax"
+    norm_topk_prob: bool = True
+    routed_scaling_factor: float = 1.0
+    n_group: int = 1
+    topk_group: int = 1
 
     def __post_init__(self):
+        one_of("scoring_func", self.scoring, ("softmax", "sigmoid"))
         positive(num_local_experts=self.num_local_experts, num_experts_per_tok=self.num_experts_per_tok)
         if self.num_experts_per_tok > self.num_local_experts:
             raise ConfigError(

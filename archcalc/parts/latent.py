@@ -49,6 +49,7 @@ class LatentAttention:
         norm: of both latents.
         output_gate: the output times sigmoid of a projection of the input.
         indexer: sparse attention: only chosen keys are attended to.
+        scale: what scores are multiplied by; None: 1 / sqrt(qk_nope_head_dim + qk_rope_head_dim).
     """
 
     num_attention_heads: int
@@ -63,6 +64,7 @@ class LatentAttention:
     indexer: Indexer | None = None
     output_gate: bool = False
     form: str = "absorbed"
+    scale: float | None = None
 
     module = "self_attn"
     causal = True

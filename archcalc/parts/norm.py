@@ -15,12 +15,14 @@ class Norm:
 
     Args:
         weight: it owns a scale. bias: a LayerNorm also owns a shift.
+        offset: what is added to the stored scale: 1 where checkpoints store it around zero (Gemma).
     """
 
     kind: str
     eps: float
     weight: bool = True
     bias: bool = True
+    offset: float = 0.0
 
     def __post_init__(self):
         one_of("norm", self.kind, ("layernorm", "rmsnorm"))

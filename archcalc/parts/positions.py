@@ -12,8 +12,13 @@ class RopeScaling:
     """How rotary frequencies are stretched for long contexts (counts do not depend on it).
 
     Source: Llama 3.1's published config (`llama3`); Chen et al. 2023, arXiv:2306.15595 (`linear`); Peng et al.
-    2023, arXiv:2309.00071 (`yarn`, `dynamic`); Ding et al. 2024, arXiv:2402.13753 (`longrope`). Of the last
-    three only the factor is kept.
+    2023, arXiv:2309.00071 (`yarn`, `dynamic`); Ding et al. 2024, arXiv:2402.13753 (`longrope`).
+
+    Args:
+        beta_fast, beta_slow: yarn: pairs that turn more often than this in the original context stay as they are, and
+            those that turn less are stretched. truncate: those limits are whole pairs.
+        attention_factor: what queries and keys are multiplied by each; None: as the paper derives it of the factor.
+        long_factor, short_factor: longrope: the stretch of each pair, beyond and within the original context.
     """
 
     rope_type: str
@@ -21,6 +26,12 @@ class RopeScaling:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_max_position_embeddings: int = 8192
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    truncate: bool = True
+    attention_factor: float | None = None
+    long_factor: tuple[float, ...] = ()
+    short_factor: tuple[float, ...] = ()
 
     def __post_init__(self):
         kinds = ("linear", "llama3", "yarn", "dynamic", "longrope", "proportional")
@@ -35,11 +46,13 @@ class Rotary:
 
     Args:
         partial_rotary_factor: the share of the head that is turned.
+        interleaved: neighbours are a pair, not the halves of the head.
     """
 
     rope_theta: float = 10000.0
     rope_scaling: RopeScaling | None = None
     partial_rotary_factor: float = 1.0
+    interleaved: bool = False
 
     def __post_init__(self):
         if not 0 < self.rope_theta < float("inf"):

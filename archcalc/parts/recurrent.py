@@ -84,6 +84,7 @@ class Mamba2(Recurrent):
         norm: of the gated output, over all heads; None for none.
         out_bias: of the last projection, where it is not `bias`.
         chunk_size: tokens that eager code takes at once; no part of a count.
+        time_step_limit: the steps are cut to this range. norm_per_group: the norm is of each group by itself.
     """
 
     num_heads: int
@@ -96,6 +97,8 @@ class Mamba2(Recurrent):
     norm: Norm | None = None
     out_bias: bool | None = None
     chunk_size: int = 256
+    time_step_limit: tuple[float, float] = (0.0, float("inf"))
+    norm_per_group: bool = False
 
     def __post_init__(self):
         super().__post_init__()
