@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import platform
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,14 @@ from archcalc.config import ModelConfig, positive
 from archcalc.cost import bound, cache_elements, parameters
 from archcalc.errors import ConfigError, one_of
 from archcalc.hf import config_from_keys, read_json
+from export.expressible import check_exportable
 from export.files import ExportError, replaced_folder, sha256
 from export.graph import WEIGHTS, assemble, cache_names, layout, write_weights
-from export.onnx_from_torch import check_exportable, trace
+from export.onnx_from_torch import trace
 from export.precision import ExportPrecision, export_precision
 from export.reference import reference
 from models.progress import progress
+from models.provenance import versions
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -56,17 +56,6 @@ class Build:
                 f"build with --capacity {tokens} or more"
             )
         return min(fitting)
-
-
-def versions() -> dict[str, str]:
-    """Installed versions of what a build depends on."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def build(
@@ -149,7 +138,7 @@ def _manifest(config, kind: ExportPrecision, capacities, operators, weights_sour
             "kv_bytes_per_sequence": {str(c): count for c, count in kv.items()},
         },
         "operators": dict(sorted(operators.items())),
-        "versions": versions(),
+        "versions": versions(PACKAGES),
         "files": {f: {"bytes": (folder / f).stat().st_size, "sha256": sha256(folder / f)} for f in files},
     }
 

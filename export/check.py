@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
-import platform
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,15 +9,16 @@ from typing import Any
 from archcalc.config import ModelConfig
 from archcalc.render import table
 from archcalc.units import duration
-from export.build import build, versions
+from export.build import PACKAGES, build
 from export.compare import HEADERS, Comparison, compare_build, comparison_rows, conclusion, named
+from export.expressible import check_exportable
 from export.generate import greedy
-from export.onnx_from_torch import check_exportable
 from export.reference import described, reference, weights_file
 from export.runtimes import BACKENDS, check_backend, engines
 from export.verify import Verdict, verify
 from models.generate import greedy as greedy_torch
 from models.gguf_file import WeightsError
+from models.provenance import made
 
 PROMPT = "Why is the sky blue? Explain it to a child."
 NEW_TOKENS = 64
@@ -83,20 +81,6 @@ def _text(model, engine, origin: dict[str, Any], weights: str) -> tuple[str, int
     return tokenizer.decode(mine), len(theirs), sum(a == b for a, b in zip(mine, theirs, strict=False))
 
 
-def machine_name() -> str:
-    """The processor, as the system names it."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def _commit() -> str:
-    here = Path(__file__).parent
-    found = subprocess.run(["git", "-C", here, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    return found.stdout.strip() if found.returncode == 0 else "not a git checkout"
-
-
 def verdict_rows(found: Check) -> list[list[Any]]:
     """Rows of what was computed, in the same columns."""
     verdict, rows = found.verdict, []
@@ -128,7 +112,6 @@ def rendered(found: Check, command: str, style: str = "table") -> str:
 def _appendix(found: Comparison, command: str) -> list[str]:
     law = [[name, f"{value:.4g}"] for name, value in found.machine.as_dict().items()]
     probe = [[f"{name}: {named(t.point)}", duration(t.median), f"{left:+.1%}"] for name, t, left in found.probes]
-    packages = ", ".join(f"{name} {version}" for name, version in versions().items())
     return [
         "Latency is predicted by the law of `archcalc.latency`, fitted in the same run to two probes: other models "
         "of other depth and width, at other batches, prompts and contexts. All points take turns; a point's time is "
@@ -138,6 +121,6 @@ def _appendix(found: Comparison, command: str) -> list[str]:
         "",
         table(probe, ["calibration point", "measured", "left by the fit"], "markdown"),
         "",
-        f"Command `{command}`; commit {_commit()}; {machine_name()}; {datetime.date.today()}; {packages}.",
+        made(command, PACKAGES),
         "",
     ]

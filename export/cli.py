@@ -51,7 +51,7 @@ def _count(text: str) -> int:
 def _build(args: argparse.Namespace) -> str:
     config = model(args)
     from export.build import build
-    from export.onnx_from_torch import check_exportable
+    from export.expressible import check_exportable
     from export.reference import described, reference
 
     check_exportable(config)
@@ -119,8 +119,8 @@ def _compare(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     config = model(args)
+    from archcalc.files import replaced_file
     from export.check import check, rendered
-    from export.files import replaced_file
 
     found = check(config, args.out or Path("out") / f"check-{config.name}", args.precision, args.weights, args.backend)
     report = args.report or Path("reports") / f"check-{config.name}-{args.precision}.md"

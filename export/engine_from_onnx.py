@@ -18,8 +18,9 @@ from types import ModuleType
 from typing import Any
 
 from archcalc.config import ModelConfig, positive
+from archcalc.files import replaced_file
 from export.build import Build
-from export.files import ExportError, replaced_file, sha256
+from export.files import ExportError, sha256
 from export.graph import WEIGHTS
 from export.onnx_from_torch import BATCH, POSITIONS, TOKENS
 

@@ -18,21 +18,6 @@ class ExportError(ArchcalcError):
 
 
 @contextlib.contextmanager
-def replaced_file(path: Path) -> Iterator[Path]:
-    """A temporary name to write to, renamed to `path` when the block ends well, removed when it does not."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    os.close(handle)
-    try:
-        yield Path(name)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-
-
-@contextlib.contextmanager
 def replaced_folder(path: Path, mark: str) -> Iterator[Path]:
     """As `replaced_file` for a folder. An existing one is replaced only if it holds a file named `mark`.
 

@@ -18,11 +18,12 @@ import torch
 from onnx import helper
 from torch import nn
 
-from archcalc.config import Block, MixtureOfExperts, ModelConfig
-from export.files import ExportError
+from archcalc.config import Block, ModelConfig
+from export.expressible import check_exportable
 from export.onnx_kernels import OPSET, OnnxKernels
 from models import build
-from models.positions import causal_mask
+from models.cache import Past
+from models.positions import Context, causal_mask
 
 DOMAIN = "archcalc"
 IR_VERSION = 11  # of the first ONNX release with opset 24
@@ -111,14 +112,6 @@ def _function(name: str, graph: onnx.GraphProto, weights: list[str]) -> Function
     return Function(helper.make_function(DOMAIN, name, inputs, outputs, nodes, imports), tuple(weights), transposed)
 
 
-def check_exportable(config: ModelConfig) -> None:
-    """Raise ExportError, naming the part, for what has no graph yet."""
-    if config.encoder:
-        raise ExportError(f"{config.name}: an encoder-decoder cannot be exported yet; give a decoder-only model")
-    if any(isinstance(block.mlp, MixtureOfExperts) for block in config.decoder.layers):
-        raise ExportError(f"{config.name}: a mixture of experts (mlp.experts) cannot be exported yet; use a dense one")
-
-
 def kinds(config: ModelConfig) -> list[Block]:
     """The distinct blocks, in the order of their first layer."""
     return list(dict.fromkeys(config.decoder.layers))
@@ -159,9 +152,9 @@ class _Tracer:
             masks = [causal_mask(position_ids_BT, slots_1C, window) for window in windows(self.config)]
             return self.model.stem(ids_BT, position_ids_BT), *masks
 
-        weights = self._weights(self.model.embed_tokens, "embed_tokens.")
-        if self.model.embed_positions is not None:
-            weights |= self._weights(self.model.embed_positions, "embed_positions.")
+        weights: dict[str, torch.Tensor] = {}
+        for name, part in self.model.named_children():
+            weights |= self._weights(part, f"{name}.") if name.startswith("embed_") else {}
         outputs = ["x", *[f"mask_{i}" for i in range(len(windows(self.config)))]]
         inputs = {"input_ids": self._ids(), "position_ids": self._ids()}
         graph = _trace(self.model, run, weights, inputs, [self.grid, self.grid], outputs)
@@ -175,7 +168,7 @@ class _Tracer:
         inputs = {"x": self._new(2, 3, self.config.hidden_size), "key": self._new(*cache), "value": self._new(*cache)}
         dynamic: list = [self.grid, self.rows, self.rows]
         if attention.rotary:
-            table = (self.capacity, attention.head_dim // 2)
+            table = (self.capacity, int(attention.head_dim * attention.rotary.partial_rotary_factor) // 2)
             inputs |= {"cos": self._new(*table), "sin": self._new(*table)}
             dynamic += [None, None]
         mask = self._new(2, 1, 3, self.capacity, dtype=torch.bool)
@@ -184,7 +177,10 @@ class _Tracer:
 
         def run(x, key, value, *rest):
             tables, rest = (rest[:2], rest[2:]) if attention.rotary else ((None, None), rest)
-            return layer(x, key, value, *tables, *rest)
+            position_ids, write_indices, mask = rest
+            past = Past((key, value), write_indices, kernels=OnnxKernels)
+            y = layer(x, Context(position_ids, mask, *tables), past)
+            return y, *past.tensors
 
         weights = self._weights(layer)
         graph = _trace(layer, run, weights, inputs, dynamic, ["y", "new_key", "new_value"])

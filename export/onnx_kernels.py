@@ -37,5 +37,7 @@ class OnnxKernels:
         return _operator("TensorScatter", [cache_BKCH, new_BKTH, write_indices_B], cache_BKCH, axis=-2, mode="linear")
 
     @staticmethod
-    def attend(q_BNTH, k_BKSH, v_BKSH, mask_B1TS) -> torch.Tensor:
-        return _operator("Attention", [q_BNTH, k_BKSH, v_BKSH, mask_B1TS], q_BNTH)
+    def attend(q_BNTH, k_BKSH, v_BKSH, mask_B1TS, scale=None, softcap=None, bias_BNTS=None, sinks_N=None):
+        assert bias_BNTS is None and sinks_N is None, "check_exportable refuses these"
+        chosen = {name: value for name, value in (("scale", scale), ("softcap", softcap)) if value is not None}
+        return _operator("Attention", [q_BNTH, k_BKSH, v_BKSH, mask_B1TS], q_BNTH, **chosen)

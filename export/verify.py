@@ -13,7 +13,7 @@ import torch
 
 from export.build import Build
 from models import DecoderOnly
-from models.cache import KVCache
+from models.cache import Cache
 from models.progress import progress
 
 STEPS = 10
@@ -94,7 +94,7 @@ def _compare(build: Build, engine, model: DecoderOnly, lengths: tuple[int, ...],
     rng = np.random.default_rng(batch)
     ids = rng.integers(0, build.config.vocab_size, (batch, longest))
     ends = np.array(lengths)
-    cache, theirs = KVCache.empty(build.config, batch, engine.capacity), engine.new_cache(batch)
+    cache, theirs = Cache.empty(build.config, batch, engine.capacity), engine.new_cache(batch)
     positions = np.tile(np.arange(longest), (batch, 1))
     rows = np.arange(batch)
     for step in range(steps + 1):
@@ -111,6 +111,7 @@ def _compare(build: Build, engine, model: DecoderOnly, lengths: tuple[int, ...],
         verdict.tokens_agreed += int((got[rows, last].argmax(-1) == chosen).sum())
         ids, positions = chosen[:, None], (ends + step)[:, None]
     filled = np.arange(engine.capacity)[None] < (ends + steps)[:, None]
-    for mine, other in zip((t for pair in cache.layers for t in pair), engine.cache_arrays(theirs), strict=True):
+    ours = (tensor for layer in cache.layers for tensor in layer.tensors)
+    for mine, other in zip(ours, engine.cache_arrays(theirs), strict=True):
         kept = mine.numpy().transpose(0, 2, 1, 3)[filled], other.transpose(0, 2, 1, 3)[filled]
         verdict.worst_cache = max(verdict.worst_cache, _relative(kept[1], kept[0]))

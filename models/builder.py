@@ -6,26 +6,25 @@ import torch
 from torch import nn
 
 from archcalc.config import ModelConfig
-from models.decoder_only import DecoderOnly
-from models.encoder_decoder import EncoderDecoder
 from models.kernels import Eager
+from models.language_model import DecoderOnly, EncoderDecoder, EncoderOnly
 from models.supported import check_built
 
+Model = DecoderOnly | EncoderDecoder | EncoderOnly
 
-def skeleton(config: ModelConfig, kernels=Eager, dtype=torch.float32) -> DecoderOnly | EncoderDecoder:
+
+def skeleton(config: ModelConfig, kernels=Eager, dtype=torch.float32) -> Model:
     """The model on the meta device: names, shapes and types, no memory. For inference: no gradients.
 
     Raises: ConfigError for a part that is counted and not built.
     """
     check_built(config)
-    kind = EncoderDecoder if config.encoder else DecoderOnly
+    kind = DecoderOnly if not config.encoder else EncoderDecoder if config.decoder else EncoderOnly
     with torch.device("meta"):
         return kind(config, kernels).to(dtype).requires_grad_(False).eval()
 
 
-def build(
-    config: ModelConfig, kernels=Eager, device="cpu", dtype=torch.float32, seed: int = 0
-) -> DecoderOnly | EncoderDecoder:
+def build(config: ModelConfig, kernels=Eager, device="cpu", dtype=torch.float32, seed: int = 0) -> Model:
     """The model with random weights, the same for the same seed: normal(0, 0.02), norms the identity.
 
     On the meta device nothing is allocated, so the largest models can be built. Source: Radford et al. 2019.
@@ -36,11 +35,11 @@ def build(
     model = model.to_empty(device=device)
     model.tie()  # moving gave the head a matrix of its own
     generator = torch.Generator(device=device).manual_seed(seed)
-    for module in model.modules():
-        if isinstance(module, (nn.Linear, nn.Embedding)):
-            for parameter in module.parameters(recurse=False):
-                nn.init.normal_(parameter, std=0.02, generator=generator)
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        owner = model.get_submodule(name.rpartition(".")[0])
+        if isinstance(owner, (nn.Linear, nn.Embedding, nn.Conv1d)) or tensor.ndim > 1:
+            nn.init.normal_(tensor, std=0.02, generator=generator)
         else:
-            for name, parameter in module.named_parameters(recurse=False):
-                nn.init.constant_(parameter, 1.0 if name == "weight" else 0.0)
+            offset = owner.config.offset if type(owner).__name__ == "RMSNorm" else 0
+            nn.init.constant_(tensor, 1.0 - offset if name.endswith("weight") else 0.0)
     return model

@@ -6,8 +6,10 @@ Source: the GGUF specification, https://github.com/ggml-org/ggml/blob/master/doc
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from mmap import mmap
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +17,12 @@ import numpy as np
 import torch
 
 from archcalc.errors import ArchcalcError
+from models import names_gguf
 
 READABLE = {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"}
-SIZES = {  # Hugging Face's key: GGUF's, after the architecture's name
-    "vocab_size": "vocab_size",
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "num_hidden_layers": "block_count",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "max_position_embeddings": "context_length",
-    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
-    "rope_theta": "rope.freq_base",
-}
+AT_ONCE = 2**18  # weights; what takes part in their decoding is some times their size
+STRETCHES = {f"rope_{name}.weight" for name in ("freqs", "factors_long", "factors_short")}  # of rotary frequencies
+HEADS = ("attention.key_length", "attention.value_length", "rope.dimension_count")  # one width, where all are given
 
 
 class WeightsError(ArchcalcError, ValueError):
@@ -45,8 +40,17 @@ def smollm2_gguf() -> Path | None:
 def _reader(path: Path, _changed_ns: int):
     import gguf
 
+    class Reader(gguf.GGUFReader):
+        """The library's reader, which takes what lies beyond the end of a file for nothing and never ends."""
+
+        def _get(self, offset, dtype, count=1, **how):
+            found = super()._get(offset, dtype, count, **how)
+            if len(found) != int(count):
+                raise ValueError("it ends too early")
+            return found
+
     try:
-        return gguf.GGUFReader(path)
+        return Reader(path)
     except Exception as error:  # a broken file breaks the library anywhere, with any error
         raise WeightsError(f"{path}: no readable GGUF file ({error}); get it again") from error
 
@@ -68,43 +72,86 @@ def metadata(path: str | Path) -> dict[str, Any]:
 
 def tensors(path: str | Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     """Each tensor's name and a function that reads it in fp32 (so that one at a time is in memory)."""
+    for tensor in _open(path).tensors:
+        yield tensor.name, lambda tensor=tensor: _decoded(tensor)
+
+
+def _decoded(tensor) -> torch.Tensor:
+    """The weights of a tensor in fp32, decoded some rows at a time."""
     import gguf
 
-    def read(tensor) -> torch.Tensor:
-        if tensor.tensor_type.name not in READABLE:
-            kinds = ", ".join(sorted(READABLE))
-            raise WeightsError(f"{tensor.name}: type {tensor.tensor_type.name} cannot be read; use one of {kinds}")
-        return torch.from_numpy(np.array(gguf.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32))
+    kind = tensor.tensor_type
+    if kind.name not in READABLE:
+        raise WeightsError(f"{tensor.name}: type {kind.name} cannot be read; use one of {', '.join(sorted(READABLE))}")
+    shape = tuple(int(size) for size in reversed(tensor.shape))  # GGUF names the last axis first
+    if not shape or 0 in shape:
+        raise WeightsError(f"{tensor.name}: shape {list(shape)}: holds nothing; get the file again")
+    # Memory of its own pages goes back at once, where the allocator would keep some tensors' worth for later.
+    found = np.frombuffer(mmap(-1, 4 * math.prod(shape)), dtype=np.float32).reshape(shape)
+    rows, weights = tensor.data.reshape(-1, tensor.data.shape[-1]), found.reshape(-1, shape[-1])
+    step = max(1, AT_ONCE // shape[-1])
+    for start in range(0, len(rows), step):
+        weights[start : start + step] = gguf.dequantize(rows[start : start + step], kind)
+    return torch.from_numpy(found)
 
-    for tensor in _open(path).tensors:
-        yield tensor.name, lambda tensor=tensor: read(tensor)
+
+def architecture(path: str | Path) -> str:
+    """What `general.architecture` says. Raises: WeightsError if no table has the names of its tensors."""
+    kind, known = metadata(path).get("general.architecture"), names_gguf.TABLES
+    if not isinstance(kind, str) or kind not in known:
+        raise WeightsError(f"general.architecture={kind!r}: not understood; use a file of {', '.join(known)}")
+    return kind
 
 
 def gguf_config(path: str | Path) -> dict[str, Any]:
-    """What a `config.json` of this Llama-like file would say.
+    """What a `config.json` of this file would say.
 
-    Raises: WeightsError if the file is of another architecture or lacks a key.
+    Raises: WeightsError if the metadata do not say all of it, or say something that is not understood.
     """
-    fields, names = metadata(path), {tensor.name for tensor in _open(path).tensors}
-    kind = fields.get("general.architecture")
-    if kind != "llama":
-        raise WeightsError(f"general.architecture={kind!r}: not understood; use a file of architecture llama")
-    if fields.get("llama.expert_count") or "rope_freqs.weight" in names or "llama.rope.scaling.type" in fields:
-        raise WeightsError(f"{path}: experts or scaled rotary frequencies cannot be read from GGUF; give a config.json")
-    fields.setdefault("llama.attention.head_count_kv", fields.get("llama.attention.head_count"))
-    fields.setdefault("llama.vocab_size", len(fields.get("tokenizer.ggml.tokens", ())))
-    absent = [f"llama.{key}" for key in SIZES.values() if f"llama.{key}" not in fields]
-    if absent:
-        raise WeightsError(f"{path}: lacks {', '.join(absent)}; convert the model again")
-    values = {key: fields[f"llama.{name}"] for key, name in SIZES.items()}
-    head_dim = fields.get("llama.attention.key_length")  # absent where it is hidden_size / heads
+    kind, fields = architecture(path), metadata(path)
+    told = {key.removeprefix(f"{kind}."): value for key, value in fields.items() if key.startswith(f"{kind}.")}
+    about = names_gguf.METADATA.get(kind)
+    if about is None:
+        raise WeightsError(f"general.architecture={kind!r}: its metadata do not say all; give a config.json")
+    if fields.get("split.count", 1) not in (0, 1):
+        raise WeightsError(f"{path}: split.count={fields['split.count']}: one of several files; join them first")
+    about = names_gguf.MIXTRAL if told.get("expert_count") else about
+    tokens = fields.get("tokenizer.ggml.tokens")
+    told.setdefault("vocab_size", len(tokens) if isinstance(tokens, list) else 0)
+    if "attention.head_count" in told and "num_key_value_heads" in about.sizes:
+        told.setdefault("attention.head_count_kv", told["attention.head_count"])
+    names = {tensor.name for tensor in _open(path).tensors}
+    _check(path, kind, about, told, names)
+    given = {key: name for key, name in (about.sizes | about.optional).items() if name in told}
     return {
-        "model_type": "llama",
-        # The file holds fp32: 1e-05 comes back as 9.99e-06, unless printed with fp32's digits.
-        **{key: float(str(np.float32(value))) if isinstance(value, float) else value for key, value in values.items()},
-        **({"head_dim": head_dim} if head_dim else {}),
-        "hidden_act": "silu",
-        "attention_bias": "blk.0.attn_q.bias" in names,
-        "mlp_bias": "blk.0.ffn_up.bias" in names,
+        "model_type": about.model_type,
+        **{key: _printed(told[name]) for key, name in given.items()},
+        **about.fixed,
+        **{key: tensor in names for key, tensor in about.switches.items()},
+        **({"sliding_window": None} if told.get("attention.sliding_window") == 0 else {}),
         "tie_word_embeddings": "output.weight" not in names,
     }
+
+
+def _check(path, kind: str, about: names_gguf.Metadata, told: dict[str, Any], names: set[str]) -> None:
+    """Raise for metadata that are absent or not understood, or that speak of heads of several widths."""
+    absent = [f"{kind}.{name}" for name in about.sizes.values() if name not in told]
+    if absent:
+        raise WeightsError(f"{path}: lacks {', '.join(absent)}; convert the model again")
+    known = {*about.sizes.values(), *about.optional.values(), *HEADS, *names_gguf.EXPERTS.values()}
+    strange = [*sorted(f"{kind}.{name}" for name in told.keys() - known), *sorted(names & STRETCHES)]
+    if strange:
+        raise WeightsError(f"{path}: {', '.join(strange)}: cannot be read from GGUF; give a config.json")
+    heads, width = told["attention.head_count"], told["embedding_length"]
+    if type(heads) is not int or type(width) is not int or heads < 1:
+        return  # refused where sizes are read
+    usual = width // heads
+    head = told.get("attention.key_length", usual) if "head_dim" in about.optional else usual
+    for name in HEADS:
+        if told.get(name, head) != head:
+            raise WeightsError(f"{path}: {kind}.{name}={told[name]} with heads of {head}; give a config.json")
+
+
+def _printed(value: Any) -> Any:
+    """A number as it was written: the file holds fp32, so 1e-05 comes back as 9.99e-06 unless printed so."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value

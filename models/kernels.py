@@ -1,7 +1,7 @@
 """The four operations that an exporter replaces by one graph operator each, in plain PyTorch.
 
 Everything else in the models is `torch.nn`. A class with the same four methods takes the place of `Eager`.
-Tensor suffixes are axis letters: see `archcalc.dims.AXES`; C is a cache's capacity in tokens, P is head_dim / 2.
+Tensor suffixes are axis letters: see `archcalc.dims.AXES`; C is a cache's capacity in tokens, P pairs that are turned.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Eager:
         """
         wide = x.float()
         normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return normal.to(x.dtype) * weight
+        return (normal.to(weight.dtype) * weight).to(x.dtype)
 
     @staticmethod
     def rotary(
@@ -47,16 +47,37 @@ class Eager:
 
     @staticmethod
     def attend(
-        q_BNTH: torch.Tensor, k_BKSH: torch.Tensor, v_BKSH: torch.Tensor, mask_B1TS: torch.Tensor
+        q_BNTH: torch.Tensor,
+        k_BKSH: torch.Tensor,
+        v_BKSU: torch.Tensor,
+        mask_B1TS: torch.Tensor,
+        scale: float | None = None,
+        softcap: float | None = None,
+        bias_BNTS: torch.Tensor | None = None,
+        sinks_N: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """softmax(q·k / sqrt(H))·v over the keys where the mask is True, as [B, N, T, H].
+        """softmax(q·k * scale)·v over the keys where the mask is True, as [B, N, T, U].
 
-        2·B·N·T·S·H FLOPs a product. Every query must see a key.
-        Source: Vaswani et al. 2017, arXiv:1706.03762; grouped queries: Ainslie et al. 2023, arXiv:2305.13245.
+        2·B·N·T·S·H and 2·B·N·T·S·U FLOPs. Every query must see a key.
+        Args:
+            scale: None for 1 / sqrt(H). softcap: scores become cap·tanh(score / cap). bias_BNTS: added to them.
+            sinks_N: a score that each head's softmax has beside those of the keys, and that has no value.
+        Source: arXiv:1706.03762; grouped queries arXiv:2305.13245; softcap arXiv:2408.00118; sinks arXiv:2508.10925.
         """
-        # Query head n uses key head n // G. Axes, not sizes, keep them apart, so a trace stays dynamic in T.
-        q_BKGTH = q_BNTH.unflatten(1, (k_BKSH.shape[1], -1))
-        scores_BKGTS = q_BKGTH @ k_BKSH[:, :, None].transpose(-2, -1) * q_BNTH.shape[-1] ** -0.5
-        scores_BKGTS = scores_BKGTS.masked_fill(~mask_B1TS[:, :, None], float("-inf"))
-        weights_BKGTS = scores_BKGTS.softmax(dim=-1, dtype=torch.float32).to(v_BKSH.dtype)
-        return (weights_BKGTS @ v_BKSH[:, :, None]).flatten(1, 2)
+        # Query head n uses key head n // G: the G heads of a group are more rows of one product, and no key is copied.
+        keys, heads = k_BKSH.shape[1], q_BNTH.shape[1]
+        scale = q_BNTH.shape[-1] ** -0.5 if scale is None else scale
+        rows_BKtH = q_BNTH.unflatten(1, (keys, heads // keys)).flatten(2, 3)
+        scores_BKtS = rows_BKtH @ k_BKSH.transpose(-2, -1) * scale
+        scores_BNTS = scores_BKtS.unflatten(2, (heads // keys, -1)).flatten(1, 2)
+        if softcap is not None:
+            scores_BNTS = softcap * torch.tanh(scores_BNTS / softcap)
+        if bias_BNTS is not None:
+            scores_BNTS = scores_BNTS + bias_BNTS
+        scores_BNTS = scores_BNTS.masked_fill(~mask_B1TS, float("-inf"))
+        if sinks_N is not None:
+            sinks_BNT1 = sinks_N[None, :, None, None].expand(*scores_BNTS.shape[:-1], 1)
+            scores_BNTS = torch.cat((scores_BNTS, sinks_BNT1.to(scores_BNTS.dtype)), dim=-1)
+        weights_BNTS = scores_BNTS.softmax(dim=-1, dtype=torch.float32)[..., : k_BKSH.shape[2]].to(v_BKSU.dtype)
+        rows_BKtS = weights_BNTS.unflatten(1, (keys, heads // keys)).flatten(2, 3)
+        return (rows_BKtS @ v_BKSU).unflatten(2, (heads // keys, -1)).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""Which parts of a config the reference models build. The others are refused by name, never left away."""
+"""Which parts of a config the reference models do not build. They are refused by name, never left away."""
 
 from __future__ import annotations
 
@@ -8,64 +8,69 @@ from dataclasses import MISSING, fields
 from archcalc import config
 from archcalc.errors import ConfigError
 
-# What is built of each part. A field that is not here must have its default.
-BUILT = {
-    config.ModelConfig: {
-        "vocab_size", "hidden_size", "max_position_embeddings", "decoder", "encoder", "position_embedding",
-        "tie_word_embeddings", "share_embeddings", "scale_embedding", "left_out", "name", "keys", "assumed",
-        "quantization",
-    },
-    config.Block: {"self_attn", "mlp", "norm", "norm_placement", "cross_attn"},
-    config.Attention: {
-        "num_attention_heads", "num_key_value_heads", "head_dim", "q_bias", "k_bias", "v_bias", "o_bias", "rotary",
-        "sliding_window", "causal",
-    },
-    config.Rotary: {"rope_theta", "rope_scaling"},
-    config.RopeScaling: {f.name for f in fields(config.RopeScaling)},
-    config.FeedForward: {"intermediate_size", "hidden_act", "gated", "bias"},
-    config.MixtureOfExperts: {"expert", "num_local_experts", "num_experts_per_tok"},
-    config.Norm: {"kind", "eps"},
-    config.Stack: {"layers", "final_norm"},
+KINDS = {
+    "ModelConfig", "Block", "Stack", "Attention", "LatentAttention", "Mamba2", "GatedDeltaNet", "FeedForward",
+    "MixtureOfExperts", "Norm", "Rotary", "RopeScaling", "Embedding", "Head", "ConvFrontend", "Residual",
 }  # fmt: skip
+# Fields of those that must have their default.
+UNBUILT = {
+    "Block": {"repeated"},
+    "Attention": {"values_are_keys", "shares_cache", "disentangled", "output_norm"},
+    "LatentAttention": {"indexer", "output_gate"},
+    "FeedForward": {"inner_norm"},
+    "MixtureOfExperts": {
+        "latent_size", "router_scales", "norms", "hash_size", "output_bias", "output_norm",
+    },
+    "Embedding": {"embedding_size"},
+    "Head": {"contacts", "beside"},
+    "Residual": {"value_residual", "skip", "hyper", "scalar", "per_layer"},
+}  # fmt: skip
+# Fields of which only these values are built.
 VALUES = {
-    "norm_placement": ("pre", "post"),
-    "hidden_act": ("relu", "gelu", "gelu_tanh", "silu"),
-    "rope_type": ("linear", "llama3"),
+    "hidden_act": ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu"),
+    "rope_type": ("linear", "llama3", "yarn", "longrope"),
+    "qk_norm_over": ("head", "all"),
+    "kind": ("layernorm", "rmsnorm", "lm", "mlm", "pooler", "none"),
 }
+MOST_EXPERTS = 200_000  # ten times those of the largest published model; each is a module, also without weights
+NOT_BUILT_FROM = {"quantization", "left_out", "keys", "assumed", "name"}
 
 
 def _unbuilt(part: object) -> Iterator[str]:
     """What a part, or a part of it, asks for that is not built."""
-    if type(part) not in BUILT:
-        yield type(part).__name__
+    kind = type(part).__name__
+    if kind not in KINDS:
+        yield kind
         return
     for field in fields(part):
         value = getattr(part, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        if field.name not in BUILT[type(part)]:
-            if value != default:
-                yield f"{type(part).__name__}.{field.name}"
-        elif field.name in VALUES:
-            if value not in VALUES[field.name]:
-                yield f"{field.name}={value!r}"
+        if field.name in UNBUILT.get(kind, ()) and value != default:
+            yield f"{kind}.{field.name}"
+        elif field.name in VALUES and value not in VALUES[field.name]:
+            yield f"{field.name}={value!r}"
+        elif field.name == "rope_type" and value == "longrope" and not (part.long_factor and part.short_factor):
+            yield "longrope without its factors"
         elif field.name == "layers":
             for block in dict.fromkeys(value):
                 yield from _unbuilt(block)
-        elif type(value).__module__.startswith("archcalc.") and field.name != "quantization":
+        elif type(value).__module__.startswith("archcalc.") and field.name not in NOT_BUILT_FROM:
             yield from _unbuilt(value)
 
 
 def unbuilt(model: config.ModelConfig) -> str | None:
     """The first part that the reference models do not build; None where they build the whole model."""
-    if model.decoder is None:
-        return "a model without a decoder"
-    if any(block.self_attn is None or block.mlp is None for block in dict.fromkeys(model.decoder.layers)):
-        return "a block without attention or without feed-forward"
     return next(_unbuilt(model), None)
 
 
 def check_built(model: config.ModelConfig) -> None:
-    """Raise ConfigError for a model with a part that is not built."""
+    """Raise ConfigError for a model with a part that is not built, or with more parts than any machine takes."""
+    layers = [block.mlp for stack in model.stacks.values() for block in stack.layers]
+    experts = sum(mlp.num_local_experts for mlp in layers if isinstance(mlp, config.MixtureOfExperts))
+    if experts > MOST_EXPERTS:
+        raise ConfigError(
+            f"num_local_experts: {experts:,} experts in all layers, more than {MOST_EXPERTS:,}; set fewer for a build"
+        )
     if part := unbuilt(model):
         raise ConfigError(
             f"{part}: counted, but not built as a PyTorch model; `archcalc report` has its numbers, for a build "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from archcalc.config import Norm
 from archcalc.families import latent
+from archcalc.families.experts import weighed
 from archcalc.families.latent import HEAD, feed_forwards, latent_decoder
 from archcalc.keys import Keys
 
@@ -22,4 +23,5 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     k.must_be("mlp_bias", False)
     norm = Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6))
-    return latent_decoder(k, feed_forwards(k, listed=True, output_norm=norm), eps=1e-6)
+    routing = weighed(k, "sigmoid", scale=2.5, groups=(8, 4))
+    return latent_decoder(k, feed_forwards(k, listed=True, output_norm=norm, **routing), eps=1e-6)

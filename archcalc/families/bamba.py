@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from archcalc.config import Mamba2, Norm
 from archcalc.families.experts import dense, rms_norm
-from archcalc.families.mamba2 import check_inner
+from archcalc.families.mamba2 import check_inner, step_limit
 from archcalc.families.rope import rotary
 from archcalc.families.shared import attention, decoder, layer_count, model, same
 from archcalc.keys import Keys
 
 IGNORED = frozenset({
-    "time_step_limit", "time_step_min", "time_step_max", "time_step_floor", "num_logits_to_keep", "z_loss_coefficient",
+    "time_step_min", "time_step_max", "time_step_floor", "num_logits_to_keep", "z_loss_coefficient",
     "use_mamba_kernels", "attn_rotary_emb",
 })  # fmt: skip
 SIZES = {"mamba_n_heads": 128, "mamba_n_groups": 1, "mamba_d_state": 256, "mamba_d_conv": 4, "mamba_expand": 2}
@@ -47,6 +47,7 @@ def state_space(k: Keys, norm: Norm | None, inner: int | None = None, **parts) -
     head = (inner or whole) // heads if automatic else k.int("mamba_d_head")
     sizes = heads, head, k.int("mamba_d_state"), k.int("mamba_n_groups"), k.int("mamba_d_conv")
     biases = k.bool("mamba_proj_bias", default=False), k.bool("mamba_conv_bias", default=True)
+    parts |= {"time_step_limit": step_limit(k), "norm_per_group": True}
     mixer = Mamba2(*sizes, *biases, norm, chunk_size=k.int("mamba_chunk_size", default=256), **parts)
     check_inner(mixer, inner or whole, "mamba_d_ssm" if inner else "mamba_expand x hidden_size")
     return mixer

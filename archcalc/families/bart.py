@@ -61,7 +61,10 @@ def build(k: Keys) -> dict:
         max_position_embeddings=k.int("max_position_embeddings"),
         position_embedding=positions,
         embedding=Embedding(
-            position_offset=offset, stored_sinusoids=positions == "sinusoidal", norm=norm if normed else None
+            position_offset=offset,
+            stored_sinusoids=positions == "sinusoidal",
+            norm=norm if normed else None,
+            sinusoid_halves=positions == "sinusoidal",
         ),
         head=Head(buffer_bias=True),
     )

@@ -5,12 +5,12 @@ Source: Cohere For AI 2024, arXiv:2405.15032; Hugging Face's class.
 
 from __future__ import annotations
 
-from archcalc.config import Norm
+from archcalc.config import Head, Norm
 from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import feed_forward, same
 from archcalc.keys import Keys
 
-IGNORED = frozenset({"logit_scale", "model_max_length"})
+IGNORED = frozenset({"model_max_length"})
 RELEASE = {
     "cohere": {
         "vocab_size": 256000, "hidden_size": 8192, "num_hidden_layers": 40, "num_attention_heads": 64,
@@ -32,5 +32,11 @@ def cohere_norm(k: Keys) -> Norm:
 
 def parallel_decoder(k: Keys, **parts) -> dict:
     """What the Cohere models share; arguments as in `rotary_decoder`."""
-    mlp = same(feed_forward(k, act="silu", gated=True))
-    return rotary_decoder(k, mlp, positions=8192, tie=True, norm=cohere_norm(k), parallel="shared", **parts)
+    mlp, norm = same(feed_forward(k, act="silu", gated=True)), cohere_norm(k)
+    parts |= {"interleaved": True, "fields": {"head": scaled_head(k)}}
+    return rotary_decoder(k, mlp, positions=8192, tie=True, norm=norm, parallel="shared", **parts)
+
+
+def scaled_head(k: Keys) -> Head:
+    """Logits are multiplied by `logit_scale`."""
+    return Head(scale=k.float("logit_scale", default=0.0625))

@@ -11,7 +11,7 @@ from archcalc.keys import Keys
 
 ALIASES = {"sliding_window_pattern": ("layer_switch",), "partial_rotary_factor": ("rotary_pct",)}
 IGNORED = frozenset({
-    "logit_scale", "order_of_interleaved_layers", "position_embedding_type",
+    "order_of_interleaved_layers", "position_embedding_type",
     "use_parallel_embedding",  # how training split the table
 })  # fmt: skip
 

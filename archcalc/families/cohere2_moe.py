@@ -6,7 +6,8 @@ Source: Cohere 2026, the published config and classes of Command A+; Hugging Fac
 from __future__ import annotations
 
 from archcalc.config import Norm
-from archcalc.families.experts import ROUTING, dense, mixed, mlp_layer_types, own_head, routed
+from archcalc.families.cohere import scaled_head
+from archcalc.families.experts import ROUTING, dense, mixed, mlp_layer_types, own_head, routed, weighed
 from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import FULL, SLIDING, every, layer_count
 from archcalc.keys import Keys
@@ -16,9 +17,9 @@ ALIASES = {
     "sliding_window_pattern": ("layer_switch",),
     "partial_rotary_factor": ("rotary_pct",),
 }
-# A factor of the logits; whether shared and routed outputs are averaged or summed.
+# Whether shared and routed outputs are averaged or summed.
 IGNORED = ROUTING | {
-    "logit_scale", "shared_expert_combination_strategy", "cache_implementation", "order_of_interleaved_layers",
+    "shared_expert_combination_strategy", "cache_implementation", "order_of_interleaved_layers",
     "position_embedding_type",
 }  # fmt: skip
 RELEASE = {
@@ -42,10 +43,15 @@ def build(k: Keys) -> dict:
         k.int("sliding_window_pattern", default=4), FULL, SLIDING, max(0, depth - first)
     )
     width = k.int("intermediate_size")
-    experts = routed(k, "intermediate_size", shared=width * k.count("num_shared_experts", default=0))
+    scoring = k.choice("expert_selection_fn", {"softmax": "softmax", "sigmoid": "sigmoid"}, default="softmax")
+    routing = weighed(k, scoring) if scoring == "sigmoid" else {}
+    shared = width * k.count("num_shared_experts", default=0)
+    experts = routed(k, "intermediate_size", shared=shared, **routing)
     plain = dense(k, name="prefix_dense_intermediate_size", size=width)
+    # Layers that see everything have no positions, but those of a dense beginning without windows do.
+    full = {} if first and early == 1 else {"full": {"rotary": None}}
     sparse = mlp_layer_types(k, lambda: tuple(layer >= first for layer in range(depth)))
     return rotary_decoder(
         k, mixed(sparse, experts, plain), positions=8192, norm=norm, tie=True, window=4096, types=types,
-        parallel="shared", head=own_head(k, 128),
+        parallel="shared", head=own_head(k, 128), interleaved=True, fields={"head": scaled_head(k)}, **full,
     )  # fmt: skip

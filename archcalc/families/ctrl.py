@@ -5,7 +5,7 @@ Source: Keskar et al. 2019, arXiv:1909.05858.
 
 from __future__ import annotations
 
-from archcalc.config import Head, Norm
+from archcalc.config import Embedding, Head, Norm
 from archcalc.families.gpt2 import ALIASES as GPT2
 from archcalc.families.shared import decoder, feed_forward, layer_count, model, same, windowed
 from archcalc.keys import Keys
@@ -26,4 +26,5 @@ def build(k: Keys) -> dict:
     norm = Norm("layernorm", k.float("layer_norm_epsilon", default=1e-6))
     stack = decoder(k, mixer, same(feed_forward(k, act="relu", gated=False, bias=True)), norm)
     fields = {"position_embedding": "sinusoidal", "scale_embedding": True, "head": Head(bias=True)}
+    fields["embedding"] = Embedding(sinusoid_halves=True)
     return model(k, stack, tie=True, positions=256, **fields)

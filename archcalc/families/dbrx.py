@@ -51,4 +51,6 @@ def build(k: Keys) -> dict:
         inner.finish()
     view = k.view(found | k.raw, k.aliases)
     norm = Norm("layernorm", 1e-5, bias=False)
-    return rotary_decoder(view, same(routed(view, "intermediate_size")), positions=2048, norm=norm)
+    normed = (k.raw.get("ffn_config") or {}).get("moe_normalize_expert_weights", 1.0) is not None
+    experts = routed(view, "intermediate_size", norm_topk_prob=normed)
+    return rotary_decoder(view, same(experts), positions=2048, norm=norm)

@@ -6,6 +6,7 @@ Source: DeepSeek-AI 2024, arXiv:2405.04434.
 from __future__ import annotations
 
 from archcalc.families import latent
+from archcalc.families.experts import weighed
 from archcalc.families.latent import HEAD, feed_forwards, latent_decoder
 from archcalc.keys import Keys
 
@@ -17,5 +18,8 @@ RELEASE = {"deepseek_v2": HEAD | EXPERTS | {"q_lora_rank": 1536, "max_position_e
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    mlp = feed_forwards(k, bias=k.bool("mlp_bias", default=False), correction_bias=False)
+    grouped = k.str("topk_method", default="greedy") != "greedy"
+    routing = weighed(k, norm=None, scale=1.0, groups=(1, 1)) | {"norm_topk_prob": False}  # the class never does
+    routing |= {} if grouped else {"n_group": 1, "topk_group": 1}
+    mlp = feed_forwards(k, bias=k.bool("mlp_bias", default=False), correction_bias=False, **routing)
     return latent_decoder(k, mlp, eps=1e-6)

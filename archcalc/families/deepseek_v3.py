@@ -6,6 +6,7 @@ Source: DeepSeek-AI 2024, arXiv:2412.19437; Kimi Team 2025, arXiv:2507.20534.
 from __future__ import annotations
 
 from archcalc.families import latent
+from archcalc.families.experts import weighed
 from archcalc.families.latent import HEAD, feed_forwards, latent_decoder
 from archcalc.keys import Keys
 
@@ -21,4 +22,4 @@ RELEASE = {"deepseek_v3": V3 | {"max_position_embeddings": 4096}}
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     k.must_be("mlp_bias", False)
-    return latent_decoder(k, feed_forwards(k), eps=1e-6)
+    return latent_decoder(k, feed_forwards(k, **weighed(k, "sigmoid", scale=2.5, groups=(8, 4))), eps=1e-6)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from archcalc.config import Indexer
 from archcalc.families import latent
 from archcalc.families.deepseek_v3 import V3
+from archcalc.families.experts import weighed
 from archcalc.families.latent import feed_forwards, latent_decoder
 from archcalc.families.shared import every_layer_is
 from archcalc.keys import Keys
@@ -22,4 +23,5 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     k.must_be("mlp_bias", False)
     every_layer_is(k, "indexed_attention", "deepseek_sparse_attention")
-    return latent_decoder(k, feed_forwards(k, listed=True), eps=1e-6, indexer=Indexer(*map(k.int, INDEX)))
+    mlp = feed_forwards(k, listed=True, **weighed(k, "sigmoid", scale=2.5, groups=(8, 4)))
+    return latent_decoder(k, mlp, eps=1e-6, indexer=Indexer(*map(k.int, INDEX)))

@@ -5,15 +5,25 @@
 
 from __future__ import annotations
 
-from archcalc.config import CompressedAttention, FeedForward, Indexer, MixtureOfExperts, Norm
+from dataclasses import replace
+
+from archcalc.config import CompressedAttention, FeedForward, Indexer, MixtureOfExperts, Norm, Rotary
 from archcalc.errors import ConfigError
+from archcalc.families.experts import weighed
 from archcalc.families.latent import IGNORED as ROUTING
-from archcalc.families.rope import rotary
+from archcalc.families.rope import rotaries
 from archcalc.families.shared import ACTIVATIONS, SLIDING, decoder, layer_count, layer_types, model, predictors
 from archcalc.keys import Keys
 
 ALIASES = {"n_routed_experts": ("num_local_experts",), "moe_intermediate_size": ("intermediate_size",)}
-IGNORED = ROUTING - {"head_dim"} | {"hc_sinkhorn_iters", "hc_eps", "swiglu_limit", "expert_dtype"}
+IGNORED = ROUTING - {"head_dim"} | {
+    "hc_sinkhorn_iters",
+    "hc_eps",
+    "swiglu_limit",
+    "expert_dtype",
+    "n_group",
+    "topk_group",
+}
 SPARSE, HEAVY = "compressed_sparse_attention", "heavily_compressed_attention"
 RATIOS = {0: SLIDING, 4: SPARSE, 128: HEAVY}  # how compress_ratios names them
 RATES = {SPARSE: 4, HEAVY: 128}
@@ -27,7 +37,6 @@ RELEASE = {"deepseek_v4": STACK | HEADS | INDEX | EXPERTS | {"sliding_window": 1
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     depth, norm = layer_count(k), Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6))
-    k.float("partial_rotary_factor", default=None)  # of a head, as rope_parameters has it by kind of layer
     types, made = attention_kinds(k, depth), _attentions(k, norm)
     hashed, routed = (_experts(k, hashed) for hashed in (True, False))
     first = _hash_layers(k, depth)
@@ -59,15 +68,36 @@ def _attentions(k: Keys, norm: Norm) -> dict[str, CompressedAttention]:
     rates, rope, head = _rates(k), k.int("qk_rope_head_dim", default=64), k.int("head_dim")
     if rope > head:
         raise ConfigError(f"qk_rope_head_dim={rope}: is a part of head_dim={head}; give a smaller one")
-    k.float("compress_rope_theta", default=160000.0)
     sizes = k.int("num_attention_heads"), head, k.int("q_lora_rank"), k.int("o_groups"), k.int("o_lora_rank")
-    parts = {"sliding_window": k.int("sliding_window"), "norm": norm, "rotary": rotary(k, 1e4, rope / head)}
+    main, compressed = _rotaries(k, rope / head)
+    parts = {"sliding_window": k.int("sliding_window"), "norm": norm, "rotary": compressed}
     indexer = Indexer(*map(k.int, INDEX))
     return {
-        SLIDING: CompressedAttention(*sizes, **parts),
+        SLIDING: CompressedAttention(*sizes, **parts | {"rotary": main}),
         SPARSE: CompressedAttention(*sizes, **parts, compress_rate=rates[SPARSE], indexer=indexer),
         HEAVY: CompressedAttention(*sizes, **parts, compress_rate=rates[HEAVY]),
     }
+
+
+def _rotaries(k: Keys, share: float) -> tuple[Rotary, Rotary]:
+    """Of windowed layers and of those that compress, whose yarn has no attention factor unless it is given."""
+    bases = {"main": ("rope_theta", 1e4), "compress": ("compress_rope_theta", 1.6e5)}
+    view = k.view(_without_base(k.raw), k.aliases)
+    main, compressed = rotaries(view, bases, ("compress",), share, interleaved=True).values()
+    given = k.raw.get("rope_parameters") or k.raw.get("rope_scaling") or {}
+    if compressed.rope_scaling and (given.get("compress") or given).get("attention_factor") is None:
+        compressed = replace(compressed, rope_scaling=replace(compressed.rope_scaling, attention_factor=1.0))
+    return main, compressed
+
+
+def _without_base(raw: dict) -> dict:
+    """The keys with parameters that have no base: one that holds for no kind of layer is of the windowed ones."""
+    found = dict(raw)
+    for name in ("rope_scaling", "rope_parameters"):
+        inner = raw.get(name)
+        if type(inner) is dict and not any(type(value) is dict for value in inner.values()):
+            found[name] = {key: value for key, value in inner.items() if key != "rope_theta"}
+    return found
 
 
 def _rates(k: Keys) -> dict[str, int]:
@@ -88,7 +118,8 @@ def _experts(k: Keys, hashed: bool) -> MixtureOfExperts:
     shared = FeedForward(width, act, True, k.bool("mlp_bias", default=False))
     sizes = k.int("n_routed_experts"), k.int("num_experts_per_tok")
     rows = k.int("vocab_size") if hashed else None
-    return MixtureOfExperts(FeedForward(width, act, True), *sizes, shared, correction_bias=not hashed, hash_size=rows)
+    parts = {"correction_bias": not hashed, "hash_size": rows} | weighed(k, scale=1.5)
+    return MixtureOfExperts(FeedForward(width, act, True), *sizes, shared, **parts)
 
 
 def _hash_layers(k: Keys, depth: int) -> tuple[bool, ...]:

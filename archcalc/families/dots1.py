@@ -5,7 +5,7 @@ Source: rednote-hilab 2025, arXiv:2506.05767; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.families.experts import ROUTING, after_first, dense, mixed, rms_norm, routed
+from archcalc.families.experts import ROUTING, after_first, dense, mixed, rms_norm, routed, weighed
 from archcalc.families.rope import rotary
 from archcalc.families.shared import FULL, SLIDING, decoder, layer_count, layer_windows, model, predictors, windowed
 from archcalc.keys import Keys
@@ -31,5 +31,6 @@ def build(k: Keys) -> dict:
         windows = layer_windows(k, depth, 4096, tuple(SLIDING if layer >= first else FULL for layer in range(depth)))
     mixer = windowed(k, windows, rotary=rotary(k, 1e4), kv_heads=32, qk_norm=norm)
     shared = k.count("n_shared_experts") * k.int("moe_intermediate_size")
-    mlp = mixed(after_first(k), routed(k, shared=shared, correction_bias=True), dense(k))
+    routing = weighed(k, "sigmoid", norm=False, scale=1.0, groups=(1, 1))
+    mlp = mixed(after_first(k), routed(k, shared=shared, correction_bias=True, **routing), dense(k))
     return model(k, decoder(k, mixer, mlp, norm), tie=False, left_out=predictors(k))

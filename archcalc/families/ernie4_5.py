@@ -23,5 +23,5 @@ def build(k: Keys) -> dict:
     k.must_be("compression_ratio", 1.0)
     biased = k.bool("use_bias", default=False)
     mlp = same(feed_forward(k, act="silu", gated=True, bias=biased))
-    head = default_head(k, 128)
-    return rotary_decoder(k, mlp, positions=131072, theta=5e5, eps=1e-5, tie=True, bias=biased, head=head, kv_heads=2)
+    parts = {"bias": biased, "head": default_head(k, 128), "kv_heads": 2, "interleaved": True}
+    return rotary_decoder(k, mlp, positions=131072, theta=5e5, eps=1e-5, tie=True, **parts)

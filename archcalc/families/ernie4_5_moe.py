@@ -41,7 +41,7 @@ def build(k: Keys) -> dict:
     k.used.add("moe_layer_end_index")
     sparse = tuple((layer + 1) % step == 0 and first <= layer <= last for layer in range(depth))
     experts = routed(k, shared=k.count("moe_num_shared_experts", 2) * k.int("moe_intermediate_size"), router_bias=True)
-    mixer, plain = attention(k, rotary=rotary(k, 5e5), kv_heads=4), dense(k)
+    mixer, plain = attention(k, rotary=rotary(k, 5e5, interleaved=True), kv_heads=4), dense(k)
     biased = k.bool("attention_bias", default=False)  # of every matrix but the router's and the routed experts'
     if biased:
         plain = replace(plain, bias=True)

@@ -6,7 +6,17 @@ Source: LG AI Research 2026, "K-EXAONE Technical Report"; Hugging Face defaults.
 from __future__ import annotations
 
 from archcalc.errors import ConfigError
-from archcalc.families.experts import ROUTING, after_first, dense, mixed, mlp_layer_types, rms_norm, routed, switches
+from archcalc.families.experts import (
+    ROUTING,
+    after_first,
+    dense,
+    mixed,
+    mlp_layer_types,
+    rms_norm,
+    routed,
+    switches,
+    weighed,
+)
 from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import periodic_windows, predictors
 from archcalc.keys import Keys
@@ -26,12 +36,14 @@ def build(k: Keys) -> dict:
     norm = rms_norm(k, 1e-5)
     k.must_be("attention_bias", False)
     shared = k.count("num_shared_experts", default=1) * k.int("moe_intermediate_size")
-    experts = routed(k, shared=shared, correction_bias=True)
+    experts = routed(k, shared=shared, correction_bias=True, **weighed(k, "sigmoid", scale=2.5, groups=(1, 1)))
     sparse = mlp_layer_types(k, lambda: switches(k, "is_moe_layer") or after_first(k, default=1))
     k.used |= {"is_moe_layer", "first_k_dense_replace"}  # other spellings of the same list
     fields = {"left_out": predictors(k)}
+    windows = _windows(k)
+    full = {"rotary": None} if any(windows) else {}  # beside windows, layers without have no positions
     return rotary_decoder(
-        k, mixed(sparse, experts, dense(k)), positions=2048, norm=norm, windows=_windows(k), kv_heads=32,
+        k, mixed(sparse, experts, dense(k)), positions=2048, norm=norm, windows=windows, full=full, kv_heads=32,
         qk_norm=norm, fields=fields,
     )  # fmt: skip
 

@@ -11,7 +11,7 @@ from archcalc.errors import ConfigError
 from archcalc.families.shared import FULL, SLIDING, feed_forward, layer_count, layer_windows
 from archcalc.keys import Keys, shown
 
-# How experts are chosen, weighed and balanced: no count depends on it.
+# How experts are chosen, weighed and balanced: no count depends on it. A family reads what its class reads (`weighed`).
 ROUTING = frozenset({
     "aux_loss_alpha", "ep_size", "expert_selection_fn", "moe_capacity", "moe_gate", "moe_norm_min", "moe_router_dtype",
     "n_group",
@@ -46,6 +46,30 @@ def routed(
     beside = replace(expert, intermediate_size=shared) if shared else None
     counts = counts or (k.int("num_local_experts"), k.int("num_experts_per_tok"))
     return MixtureOfExperts(expert, *counts, beside, **parts)
+
+
+def weighed(
+    k: Keys,
+    scoring: str = "softmax",
+    norm: bool | None = True,
+    scale: float | None = None,
+    groups: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """How the outputs of experts are weighed, as fields of MixtureOfExperts.
+
+    Args:
+        scoring: what the router makes of its logits.
+        norm, scale, groups: the family's defaults of `norm_topk_prob`, of `routed_scaling_factor` and of `n_group`
+            with `topk_group`; None: its class does not read them.
+    """
+    found = {"scoring": scoring}
+    if norm is not None:
+        found["norm_topk_prob"] = k.bool("norm_topk_prob", default=norm)
+    if scale is not None:
+        found["routed_scaling_factor"] = k.float("routed_scaling_factor", default=scale)
+    if groups:
+        found |= {"n_group": k.int("n_group", default=groups[0]), "topk_group": k.int("topk_group", default=groups[1])}
+    return found
 
 
 def dense(k: Keys, **sizes: Any) -> FeedForward:

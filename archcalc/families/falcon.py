@@ -29,7 +29,11 @@ def build(k: Keys) -> dict:
     mlp = feed_forward(k, act="gelu", gated=False, bias=biased, size=4 * k.int("hidden_size"))
     k.must_be("ff_factor", mlp.intermediate_size / k.int("hidden_size"), "ffn_hidden_size says another width")
     parts = {"norm": Norm("layernorm", k.float("layer_norm_epsilon", default=1e-5)), "parallel": _parallel(k)}
-    parts |= {"alibi": True, "rotary": None} if k.bool("alibi", default=False) else {}
+    if k.bool("alibi", default=False):
+        for name in ("rope_theta", "rope_scaling", "rope_parameters"):
+            k.used.add(name)  # the class writes them down, whether it turns anything or not
+        scale = (k.int("hidden_size") / k.int("num_attention_heads")) ** -0.5
+        parts |= {"alibi": True, "alibi_scale": scale, "rotary": None}
     return rotary_decoder(k, same(mlp), positions=2048, tie=True, bias=biased, kv=_kv_heads(k), **parts)
 
 

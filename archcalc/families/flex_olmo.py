@@ -5,7 +5,7 @@ Source: Shi et al. 2025, arXiv:2507.07024; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.families.experts import ROUTING, rms_norm, routed
+from archcalc.families.experts import ROUTING, rms_norm, routed, weighed
 from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import same
 from archcalc.keys import Keys
@@ -22,6 +22,6 @@ RELEASE = {
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    norm, experts = rms_norm(k, 1e-6), same(routed(k, "intermediate_size"))
+    norm, experts = rms_norm(k, 1e-6), same(routed(k, "intermediate_size", **weighed(k, norm=False)))
     parts = {"qk_norm": norm, "qk_norm_over": "all", "placement": "inner"}
     return rotary_decoder(k, experts, positions=4096, theta=5e5, norm=norm, **parts)

@@ -5,6 +5,7 @@ Source: Gemma team 2024, arXiv:2403.08295.
 
 from __future__ import annotations
 
+from archcalc.config import Norm
 from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import feed_forward, same
 from archcalc.keys import Keys
@@ -30,7 +31,12 @@ def gemma_decoder(k: Keys, *, fields: dict | None = None, **parts) -> dict:
     k = one_activation(k)
     mlp = same(feed_forward(k, act="gelu_pytorch_tanh", gated=True))
     head, fields = k.int("head_dim", default=256), {"scale_embedding": True} | (fields or {})
-    return rotary_decoder(k, mlp, tie=True, head=head, fields=fields, **parts)
+    return rotary_decoder(k, mlp, tie=True, norm=gemma_norm(k), head=head, fields=fields, **parts)
+
+
+def gemma_norm(k: Keys) -> Norm:
+    """RMSNorm whose checkpoints store the scale less one."""
+    return Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6), offset=1.0)
 
 
 def one_activation(k: Keys) -> Keys:

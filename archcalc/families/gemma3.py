@@ -6,24 +6,26 @@ Source: Gemma team 2025, arXiv:2503.19786; Schechter Vera et al. 2025, arXiv:250
 
 from __future__ import annotations
 
-from archcalc.config import Head, Norm, Rotary
+from archcalc.config import Head
 from archcalc.errors import ConfigError
-from archcalc.families.gemma import gemma_decoder
-from archcalc.families.gemma2 import soft_caps
-from archcalc.families.rope import rotary
-from archcalc.families.shared import periodic_windows
+from archcalc.families.gemma import gemma_decoder, gemma_norm
+from archcalc.families.gemma2 import query_scale, soft_caps
+from archcalc.families.rope import rotaries
+from archcalc.families.shared import FULL, SLIDING, periodic_windows
 from archcalc.keys import Keys, shown
 
 ALIASES = {"hidden_act": ("hidden_activation",)}
-IGNORED = frozenset({"query_pre_attn_scalar", "cache_implementation"})
+IGNORED = frozenset({"cache_implementation"})
 RELEASE = {"gemma3_text": {"vocab_size": 262208, "num_attention_heads": 8}}  # absent in the released 4B to 27B
 
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    norm, windows = Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6)), periodic_windows(k, 4096, 6)
-    local, full = Rotary(k.float("rope_local_base_freq", default=1e4)), {"rotary": rotary(k, 1e6)}
-    parts = {"rotary": local, "full": full, "qk_norm": norm, "windows": windows} | soft_caps(k, None, None)
+    windows = periodic_windows(k, 4096, 6)
+    bases = {SLIDING: ("rope_local_base_freq", 1e4), FULL: ("rope_theta", 1e6)}
+    turned = rotaries(k, bases, (FULL,), positions=131072)
+    parts = {"rotary": turned[SLIDING], "full": {"rotary": turned[FULL]}, "windows": windows}
+    parts |= {"qk_norm": gemma_norm(k), "scale": query_scale(k)} | soft_caps(k, None, None)
     ahead = k.bool("use_bidirectional_attention", default=False)
     if ahead:
         parts |= {"causal": False, "windows": tuple(window and window // 2 for window in windows)}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from archcalc.config import Attention, FeedForward, Head, MixtureOfExperts, Rotary
+from archcalc.config import Attention, FeedForward, Head, MixtureOfExperts
 from archcalc.errors import ConfigError
 from archcalc.families.experts import layer_sizes, own_head, rms_norm, routed
-from archcalc.families.rope import rotary
+from archcalc.families.rope import rotaries
 from archcalc.families.shared import (
     FULL,
     SLIDING,
@@ -40,6 +40,12 @@ RELEASE = {
         "vocab_size_per_layer_input": 262144,
     }
 }  # fmt: skip
+
+
+ROPE = {
+    SLIDING: {"rope_type": "default", "rope_theta": 1e4},
+    FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1e6},
+}  # of a config without rope_parameters
 
 
 def build(k: Keys) -> dict:
@@ -82,13 +88,12 @@ def _mixers(k: Keys, types: list[str], shared: tuple[bool, ...], norm) -> list[A
         num_key_value_heads=tuple(few if kind == FULL else kv for kind in types),
     )
     window = k.int("sliding_window", default=512)
-    rope = k.nested("rope_parameters")
-    position = Rotary(1e4) if rope is None else rotary(k, 1e4)
+    turned = rotaries(k, dict.fromkeys((SLIDING, FULL), ("rope_theta", 1e4)), (SLIDING, FULL), absent=ROPE)
     kinds = dict.fromkeys(zip(types, shared, *sizes.values(), strict=True))
     for kind, reads, width, heads in kinds:
         kinds[kind, reads, width, heads] = attention(
-            k, head=width, kv=heads, window=window if kind == SLIDING else None, qk_norm=norm, rotary=position,
-            values_are_keys=same and kind == FULL, shares_cache=reads,
+            k, head=width, kv=heads, window=window if kind == SLIDING else None, qk_norm=norm, rotary=turned[kind],
+            values_are_keys=same and kind == FULL, shares_cache=reads, scale=1.0,
         )  # fmt: skip
     return [kinds[found] for found in zip(types, shared, *sizes.values(), strict=True)]
 

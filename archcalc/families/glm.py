@@ -25,5 +25,5 @@ def half_turned_decoder(k: Keys, **parts) -> dict:
     """What both generations share; arguments as in `rotary_decoder`."""
     mlp = same(feed_forward(k, act="silu", gated=True))
     head = default_head(k, 128)
-    parts |= {"head": head, "kv_heads": 2, "bias": True, "o_bias": False}
+    parts |= {"head": head, "kv_heads": 2, "bias": True, "o_bias": False, "interleaved": True}
     return rotary_decoder(k, mlp, positions=131072, share=0.5, eps=1.5625e-7, **parts)

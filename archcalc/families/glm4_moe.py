@@ -5,7 +5,7 @@ Source: GLM-4.5 Team 2025, arXiv:2508.06471; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.families.experts import ROUTING, after_first, dense, mixed, own_head, rms_norm, routed
+from archcalc.families.experts import ROUTING, after_first, dense, mixed, own_head, rms_norm, routed, weighed
 from archcalc.families.rope import rotary
 from archcalc.families.shared import attention, decoder, model, predictors, same
 from archcalc.keys import Keys
@@ -51,6 +51,6 @@ def build(k: Keys) -> dict:
     qk_norm = norm if k.bool("use_qk_norm", default=False) else None
     mixer = attention(k, kv_heads=8, o_bias=False, qk_norm=qk_norm, **parts)
     shared = k.count("n_shared_experts", default=1) * k.int("moe_intermediate_size")
-    experts = routed(k, shared=shared, correction_bias=True)
+    experts = routed(k, shared=shared, correction_bias=True, **weighed(k, "sigmoid", scale=1.0, groups=(1, 1)))
     mlp = same(experts) if solar else mixed(after_first(k, default=1), experts, dense(k))
     return model(k, decoder(k, same(mixer), mlp, norm), tie=False, left_out=predictors(k))

@@ -6,6 +6,7 @@ Source: the released GLM-4.7-Flash config.
 from __future__ import annotations
 
 from archcalc.families import latent
+from archcalc.families.experts import weighed
 from archcalc.families.latent import feed_forwards, latent_decoder
 from archcalc.keys import Keys
 
@@ -22,4 +23,5 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     k.must_be("mlp_bias", False)
     k.must_be("first_k_dense_replace", 1, "the Hugging Face class reads mlp_layer_types instead")
-    return latent_decoder(k, feed_forwards(k, listed=True), eps=1e-5)
+    routing = weighed(k, "sigmoid", scale=1.8, groups=(1, 1))
+    return latent_decoder(k, feed_forwards(k, listed=True, **routing), eps=1e-5)

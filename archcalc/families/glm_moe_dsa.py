@@ -10,6 +10,7 @@ from dataclasses import replace
 from archcalc.config import Indexer
 from archcalc.errors import ConfigError, one_of
 from archcalc.families import latent
+from archcalc.families.experts import weighed
 from archcalc.families.latent import feed_forwards, latent_attention, latent_decoder
 from archcalc.families.rope import rotary
 from archcalc.families.shared import every_layer_is, layer_count
@@ -30,10 +31,11 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     k.must_be("mlp_bias", False)
     every_layer_is(k, "indexed_attention", "deepseek_sparse_attention")
-    full = latent_attention(k, rotary=rotary(k, 1e4), indexer=Indexer(*map(k.int, INDEX)))
+    full = latent_attention(k, rotary(k, 1e4), indexer=Indexer(*map(k.int, INDEX)))
     made = {"full": full, "shared": replace(full, indexer=replace(full.indexer, shared=True))}
     kinds = indexer_kinds(k, layer_count(k))
-    return latent_decoder(k, feed_forwards(k, listed=True), eps=1e-5, mixer=lambda layer: made[kinds[layer]])
+    mlp = feed_forwards(k, listed=True, **weighed(k, "sigmoid", scale=2.5, groups=(1, 1)))
+    return latent_decoder(k, mlp, eps=1e-5, mixer=lambda layer: made[kinds[layer]])
 
 
 def indexer_kinds(k: Keys, depth: int) -> tuple[str, ...]:

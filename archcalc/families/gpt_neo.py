@@ -27,7 +27,7 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     norm = Norm("layernorm", k.float("layer_norm_epsilon", default=1e-5))
     mlp = feed_forward(k, act="gelu_new", gated=False, bias=True, size=4 * k.int("hidden_size"))
-    mixer = windowed(k, _windows(k), o_bias=True)
+    mixer = windowed(k, _windows(k), o_bias=True, scale=1.0)
     return model(k, decoder(k, mixer, same(mlp), norm), tie=True, positions=2048, position_embedding="learned")
 
 

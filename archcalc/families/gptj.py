@@ -33,5 +33,9 @@ def build(k: Keys) -> dict:
     turned = k.int("rotary_dim", default=width if k.given("rotary_dim") else min(64, width))
     if turned > width:
         raise ConfigError(f"rotary_dim={turned}: more than head_dim={width}; give at most that many")
-    parts = {"rotary": Rotary(partial_rotary_factor=turned / width), "norm": norm, "fields": {"head": Head(bias=True)}}
+    parts = {
+        "rotary": Rotary(partial_rotary_factor=turned / width, interleaved=True),
+        "norm": norm,
+        "fields": {"head": Head(bias=True)},
+    }
     return rotary_decoder(k, same(mlp), positions=2048, parallel="shared", **parts)

@@ -6,13 +6,14 @@ Source: IBM Granite team 2024, "Granite 3.0 Language Models"; Hugging Face defau
 from __future__ import annotations
 
 from archcalc.families.experts import ROUTING, routed
+from archcalc.families.granite import IGNORED as MULTIPLIERS
+from archcalc.families.granite import factors
 from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import same
 from archcalc.keys import Keys
 
 ALIASES = {"num_local_experts": ("num_experts",)}
-# Factors of the embeddings, the scores, the residual stream and the logits.
-IGNORED = ROUTING | {"embedding_multiplier", "attention_multiplier", "residual_multiplier", "logits_scaling"}
+IGNORED = ROUTING | MULTIPLIERS
 SIZES = {
     "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_experts_per_tok": 2, "num_local_experts": 8,
@@ -24,4 +25,4 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     beside = k.raw["model_type"] == "granitemoeshared"
     shared = k.count("shared_intermediate_size", default=0) if beside else 0
-    return rotary_decoder(k, same(routed(k, "intermediate_size", shared=shared)), positions=2048)
+    return rotary_decoder(k, same(routed(k, "intermediate_size", shared=shared)), positions=2048, **factors(k))

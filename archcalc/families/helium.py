@@ -19,4 +19,5 @@ def build(k: Keys) -> dict:
     mlp, heads = same(feed_forward(k, act="silu", gated=True)), k.int("num_attention_heads")
     head = k.int("head_dim", default=128)
     k.must_be("hidden_size", heads * head, "the output projection of this family is square")
-    return rotary_decoder(k, mlp, positions=4096, theta=1e5, eps=1e-8, kv_heads=20, head=head, o_bias=False)
+    parts = {"kv_heads": 20, "head": head, "o_bias": False, "interleaved": True}
+    return rotary_decoder(k, mlp, positions=4096, theta=1e5, eps=1e-8, **parts)

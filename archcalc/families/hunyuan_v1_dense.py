@@ -5,9 +5,13 @@ Source: Tencent 2025, Hunyuan dense models.
 
 from __future__ import annotations
 
-from archcalc.config import Norm
+from dataclasses import replace
+
+from archcalc.config import Norm, Rotary
+from archcalc.errors import ConfigError
 from archcalc.families.llama import rotary_decoder
-from archcalc.families.shared import feed_forward, same
+from archcalc.families.rope import rotary
+from archcalc.families.shared import feed_forward, head_dim, same
 from archcalc.keys import Keys
 
 ALIASES = {"head_dim": ("attention_head_dim",)}
@@ -28,4 +32,16 @@ def build(k: Keys) -> dict:
     k.must_be("mlp_bias", False, "the family's class knows nothing else")
     norm = Norm("rmsnorm", k.float("rms_norm_eps", default=1e-5))
     mlp = same(feed_forward(k, act="silu", gated=True))
-    return rotary_decoder(k, mlp, positions=2048, norm=norm, qk_norm=norm)
+    return rotary_decoder(k, mlp, positions=2048, norm=norm, qk_norm=norm, rotary=stretched(k))
+
+
+def stretched(k: Keys) -> Rotary:
+    """Rotary positions, of which a `dynamic` stretch with an `alpha` only raises the base, once for all lengths."""
+    given, turned = k.raw.get("rope_parameters") or k.raw.get("rope_scaling") or {}, rotary(k, 1e4, positions=2048)
+    alpha = Keys(given).float("alpha", default=0.0) if type(given) is dict else 0.0
+    if not (turned.rope_scaling and turned.rope_scaling.rope_type == "dynamic" and alpha):
+        return turned
+    width = head_dim(k, k.int("num_attention_heads"))
+    if alpha < 0 or width < 4:
+        raise ConfigError(f"rope_scaling.alpha={alpha!r} with head_dim={width}: needs a positive one and 4 at least")
+    return replace(turned, rope_theta=turned.rope_theta * alpha ** (width / (width - 2)), rope_scaling=None)

@@ -6,7 +6,7 @@ Source: Tencent 2025, "Hunyuan-A13B Technical Report"; Hugging Face defaults.
 from __future__ import annotations
 
 from archcalc.families.experts import ROUTING, rms_norm, routed, uniform
-from archcalc.families.rope import rotary
+from archcalc.families.hunyuan_v1_dense import stretched
 from archcalc.families.shared import attention, decoder, model, same
 from archcalc.keys import Keys
 
@@ -49,6 +49,6 @@ def build(k: Keys) -> dict:
         if uniform(k, name, allowed) != allowed:
             k.must_be(name, allowed)
     counts = uniform(k, "num_local_experts", 1), uniform(k, "num_experts_per_tok", 1)
-    mixer = attention(k, rotary=rotary(k, 1e4), qk_norm=norm)
+    mixer = attention(k, rotary=stretched(k), qk_norm=norm)
     experts = routed(k, "intermediate_size", shared=width, counts=counts)
     return model(k, decoder(k, same(mixer), same(experts), norm), tie=False)

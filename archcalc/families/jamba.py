@@ -30,7 +30,7 @@ def build(k: Keys) -> dict:
     full = attention(k, kv_heads=k.int("num_key_value_heads"))
     linear, plain = _mamba(k, norm), dense(k)
     several = k.int("num_local_experts") > 1 and any(sparse)  # a single expert is a plain feed-forward
-    experts = routed(k, "intermediate_size") if several else plain
+    experts = routed(k, "intermediate_size", norm_topk_prob=False) if several else plain
     mixer, mlp = (lambda layer: full if mixed[layer] else linear), (lambda layer: experts if sparse[layer] else plain)
     return model(k, decoder(k, mixer, mlp, norm), tie=False, positions=262144)
 

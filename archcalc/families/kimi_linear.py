@@ -8,6 +8,7 @@ from __future__ import annotations
 from archcalc.config import KimiDelta, Norm
 from archcalc.errors import ConfigError
 from archcalc.families import latent
+from archcalc.families.experts import weighed
 from archcalc.families.latent import HEAD, feed_forwards, latent_attention, latent_decoder
 from archcalc.families.shared import FULL, LINEAR, layer_count, layer_types
 from archcalc.keys import Keys
@@ -17,11 +18,12 @@ ALIASES = {
     "num_experts": ("num_local_experts",),
     "num_experts_per_tok": ("num_experts_per_token",),
     "n_shared_experts": ("num_shared_experts",),
+    "norm_topk_prob": ("moe_renormalize",),
+    "n_group": ("num_expert_group",),
 }
 # No positions; which experts are chosen.
 IGNORED = latent.IGNORED | {
-    "rope_theta", "rope_scaling", "rope_parameters", "moe_renormalize", "moe_router_activation_func",
-    "num_expert_group", "use_grouped_topk",
+    "rope_theta", "rope_scaling", "rope_parameters", "moe_router_activation_func", "use_grouped_topk",
 }  # fmt: skip
 STACK = {"vocab_size": 163840, "hidden_size": 2304, "num_hidden_layers": 27, "max_position_embeddings": 1048576}
 DENSE = {"num_attention_heads": 32, "intermediate_size": 9216, "first_k_dense_replace": 1}
@@ -40,7 +42,8 @@ def build(k: Keys) -> dict:
     k.must_be("attn_res_block_size", None, "attention over the outputs of earlier layers is not understood yet")
     k.must_be("mla_use_nope", True)
     k.must_be("tie_word_embeddings", False, "the Hugging Face class never ties them")
-    mlp, depth = feed_forwards(k, listed=True, count="num_experts"), layer_count(k)
+    routing, depth = weighed(k, "sigmoid", scale=2.446, groups=(1, 1)), layer_count(k)
+    mlp = feed_forwards(k, listed=True, count="num_experts", **routing)
     nested = k.nested("linear_attn_config") or Keys({})
     found = {name: nested.int(old, default=None) for name, old in DELTA.items()}
     sizes = [found[name] or k.int(name) for name in DELTA]

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from archcalc.config import FeedForward, LatentAttention, MixtureOfExperts, Norm
+from archcalc.config import FeedForward, LatentAttention, MixtureOfExperts, Norm, Rotary
 from archcalc.errors import ConfigError
-from archcalc.families.rope import rotary
+from archcalc.families.rope import rotary, score_factor
 from archcalc.families.shared import ACTIVATIONS, decoder, layer_count, model, predictors, same
 from archcalc.keys import Keys
 
-# Which experts are chosen and how they are weighted, training, kernels. The class sets head_dim from qk_rope_head_dim.
+# What the class of a family fixes, training, kernels. It sets head_dim from qk_rope_head_dim.
 IGNORED = frozenset({
-    "n_group", "topk_group", "topk_method", "norm_topk_prob", "routed_scaling_factor", "scoring_func", "aux_loss_alpha",
+    "topk_method", "scoring_func", "aux_loss_alpha",
     "seq_aux", "ep_size", "output_router_logits", "router_aux_loss_coef", "router_jitter_noise", "moe_router_dtype",
     "rope_interleave", "indexer_rope_interleave", "index_share_for_mtp_iteration", "head_dim", "tf_legacy_loss",
 })  # fmt: skip
@@ -27,8 +28,11 @@ def nullable(k: Keys, read: Callable, name: str, none: Any) -> Any:
     return read(name, default=none) if k.given(name) else read(name)
 
 
-def latent_attention(k: Keys, **parts: Any) -> LatentAttention:
-    """Latent attention; `parts` are further fields of it."""
+def latent_attention(k: Keys, turned: Rotary | None = None, **parts: Any) -> LatentAttention:
+    """Latent attention; `parts` are further fields of it.
+
+    Its rotary part is turned as a whole, by halves: checkpoints that pair neighbours are reordered when loaded.
+    """
     heads = k.int("num_attention_heads")
     kv_heads = k.int("num_key_value_heads", default=heads)
     if kv_heads != heads:
@@ -41,6 +45,9 @@ def latent_attention(k: Keys, **parts: Any) -> LatentAttention:
         raise ConfigError(f"qk_head_dim={whole}: is qk_nope_head_dim + qk_rope_head_dim = {nope + rope}; remove it")
     ranks = nullable(k, k.int, "q_lora_rank", None), k.int("kv_lora_rank")
     bias = k.bool("attention_bias", default=False)
+    if turned:
+        factor, turned = score_factor(k, turned), replace(turned, partial_rotary_factor=1.0)
+        parts |= {"rotary": turned, "scale": factor * whole**-0.5 if factor != 1 else None}
     return LatentAttention(heads, *ranks, nope, rope, k.int("v_head_dim"), LATENT_NORM, bias, **parts)
 
 
@@ -90,12 +97,12 @@ def feed_forwards(k: Keys, *, listed: bool = False, bias: bool = False, **parts:
     return lambda layer: routed if sparse[layer] else plain
 
 
-def latent_decoder(k: Keys, mlp: Callable, *, eps: float, theta=1e4, tie=False, mixer=None, **parts: Any) -> dict:
+def latent_decoder(k: Keys, mlp: Callable, *, eps: float, tie=False, mixer=None, **parts: Any) -> dict:
     """A model of latent attention around the feed-forward of each layer.
 
     Args:
-        eps, theta, tie: defaults of absent keys. mixer: of each layer; parts: fields of it where all are the same.
+        eps, tie: defaults of absent keys. mixer: of each layer; parts: fields of it where all are the same.
     """
-    mixer = mixer or same(latent_attention(k, rotary=rotary(k, theta), **parts))
+    mixer = mixer or same(latent_attention(k, rotary(k, 1e4), **parts))
     stack = decoder(k, mixer, mlp, Norm("rmsnorm", k.float("rms_norm_eps", default=eps)))
     return model(k, stack, tie=tie, left_out=predictors(k))

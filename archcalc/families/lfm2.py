@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from archcalc.config import FeedForward, Norm, ShortConvolution
-from archcalc.families.experts import ROUTING, after_first, dense, mixed, routed
+from archcalc.families.experts import ROUTING, after_first, dense, mixed, routed, weighed
 from archcalc.families.rope import rotary
 from archcalc.families.shared import FULL, attention, decoder, layer_count, layer_types, model, same
 from archcalc.keys import Keys
@@ -45,7 +45,9 @@ def _feed_forwards(k: Keys):
     """The feed-forward of each layer."""
     if k.raw["model_type"] == "lfm2":
         return same(_adjusted(k))
-    experts = routed(k, correction_bias=k.bool("use_expert_bias", default=True))
+    experts = routed(
+        k, correction_bias=k.bool("use_expert_bias", default=True), **weighed(k, "sigmoid", scale=1.0)
+    )  # fmt: skip
     return mixed(after_first(k, "num_dense_layers", 2), experts, dense(k))
 
 

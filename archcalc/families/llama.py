@@ -30,6 +30,7 @@ def rotary_decoder(
     positions: int,
     theta: float = 1e4,
     share: float = 1.0,
+    interleaved: bool = False,
     eps: float = 1e-6,
     tie: bool = False,
     window: int | None = None,
@@ -47,12 +48,15 @@ def rotary_decoder(
         mlp: the feed-forward of a layer, by its index.
         positions, theta, share, eps, tie, window, types: defaults of absent keys; share is `partial_rotary_factor`,
             types are `layer_types`.
+        interleaved: rotary positions pair neighbours.
         windows: of each layer, where the family has its own keys for them. norm: in place of RMSNorm.
         placement, parallel: as in Block. fields: further fields of ModelConfig.
         parts: further fields of Attention, and what `windowed` and `attention` take.
     """
     norm = norm or Norm("rmsnorm", k.float("rms_norm_eps", default=eps))
     windows = windows or layer_windows(k, layer_count(k), window, types)
-    mixer = windowed(k, windows, **({} if "rotary" in parts else {"rotary": rotary(k, theta, share)}), **parts)
+    if "rotary" not in parts:
+        parts["rotary"] = rotary(k, theta, share, positions=positions, interleaved=interleaved)
+    mixer = windowed(k, windows, **parts)
     stack = decoder(k, mixer, mlp, norm, placement, parallel)
     return model(k, stack, tie=tie, positions=positions, **(fields or {}))

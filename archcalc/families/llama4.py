@@ -30,7 +30,9 @@ RELEASE = {
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     norm = rms_norm(k, 1e-5)
-    experts = routed(k, "intermediate_size", shared=k.int("intermediate_size"))
+    # The weights are of what the experts read, not of what they give: they need not sum to 1.
+    routing = {"scoring": "sigmoid", "norm_topk_prob": False}
+    experts = routed(k, "intermediate_size", shared=k.int("intermediate_size"), **routing)
     mlp = mixed(_sparse(k), experts, dense(k, name="intermediate_size_mlp"))
     return model(k, decoder(k, _mixers(k, norm), mlp, norm), tie=False)
 
@@ -54,7 +56,7 @@ def _mixers(k: Keys, norm):
         raise ConfigError("layer_types='chunked_attention': needs attention_chunk_size; give a count of tokens")
     plain = attention(k, kv_heads=8, head=own_head(k, 128))
     qk_norm = replace(norm, weight=False) if k.bool("use_qk_norm", default=True) else None
-    positions = {"rotary": rotary(k, 5e5), "qk_norm": qk_norm}
+    positions = {"rotary": rotary(k, 5e5, interleaved=True), "qk_norm": qk_norm}
     kinds = {
         (yes, kind): replace(plain, attention_chunk_size=chunk if kind == CHUNKED else None, **positions if yes else {})
         for yes, kind in set(zip(turned, types, strict=True))

@@ -7,7 +7,7 @@ Source: Vaswani et al. 2017, arXiv:1706.03762; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.config import Norm
+from archcalc.config import Embedding, Head, Norm
 from archcalc.errors import ConfigError
 from archcalc.families import pair
 from archcalc.keys import Keys
@@ -32,6 +32,8 @@ def build(k: Keys) -> dict:
         stacks,
         max_position_embeddings=k.int("max_position_embeddings"),
         position_embedding="sinusoidal" if static else "learned",
+        embedding=Embedding(sinusoid_halves=static),
+        head=Head(buffer_bias=True),
         share_embeddings=k.bool("share_encoder_decoder_embeddings", default=True),
     )
 

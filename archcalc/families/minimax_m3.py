@@ -12,12 +12,13 @@ from archcalc.families.shared import FULL, attention, decoder, layer_count, laye
 from archcalc.keys import Keys
 
 ALIASES = {"num_local_experts": ("num_experts",), "intermediate_size": ("moe_intermediate_size",)}
-# Details of the activation and of rotary positions; which experts are chosen.
+# What the class fixes: the slope of the activation, how experts are chosen.
 IGNORED = frozenset({
-    "swiglu_alpha", "swiglu_limit", "rotary_dim", "routed_scaling_factor", "scoring_func", "output_router_logits",
+    "swiglu_alpha", "rotary_dim", "scoring_func", "output_router_logits",
     "router_aux_loss_coef", "router_jitter_noise",
 })  # fmt: skip
 SPARSE = "minimax_m3_sparse"
+ACTS = {"silu": "silu", "swigluoai": "silu"}  # two names of the one that it has
 STACK = {"vocab_size": 200064, "hidden_size": 6144, "num_hidden_layers": 60, "max_position_embeddings": 524288}
 HEADS = {"num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 128}
 WIDTHS = {"intermediate_size": 3072, "dense_intermediate_size": 12288, "shared_intermediate_size": 3072}
@@ -43,7 +44,7 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     for name, allowed in FIXED.items():
         k.must_be(name, allowed)
-    depth, norm = layer_count(k), Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6))
+    depth, norm = layer_count(k), Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6), offset=1.0)
     kv_heads, head = k.int("num_key_value_heads"), k.int("head_dim")
     full = attention(k, kv=kv_heads, head=head, rotary=rotary(k, 5e6), qk_norm=norm)
     indexer, types = _sparse(k, norm, depth)
@@ -55,13 +56,15 @@ def build(k: Keys) -> dict:
 
 
 def _wide(k: Keys, name: str) -> FeedForward:
-    return FeedForward(k.int(name), k.choice("hidden_act", {"silu": "silu", "swigluoai": "silu"}, default="silu"), True)
+    act, limit = k.choice("hidden_act", ACTS, default="silu"), k.float("swiglu_limit", default=7.0)
+    return FeedForward(k.int(name), act, True, swiglu_limit=limit)
 
 
 def _experts(k: Keys) -> MixtureOfExperts:
     sizes = k.int("num_local_experts"), k.int("num_experts_per_tok")
     shared = _wide(k, "shared_intermediate_size")
-    return MixtureOfExperts(_wide(k, "intermediate_size"), *sizes, shared, correction_bias=True)
+    routing = {"scoring": "sigmoid", "routed_scaling_factor": k.float("routed_scaling_factor", default=2.0)}
+    return MixtureOfExperts(_wide(k, "intermediate_size"), *sizes, shared, correction_bias=True, **routing)
 
 
 def _one_a_layer(values: tuple, name: str, depth: int) -> tuple:

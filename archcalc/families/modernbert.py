@@ -6,9 +6,9 @@ Source: Warner et al. 2024, arXiv:2412.13663; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.config import Head, Norm, Rotary
+from archcalc.config import Head, Norm
 from archcalc.families import encoder
-from archcalc.families.rope import rotary
+from archcalc.families.rope import rotaries
 from archcalc.families.shared import FULL, SLIDING, decoder, feed_forward, layer_count, layer_windows, same, windowed
 from archcalc.keys import Keys
 
@@ -30,8 +30,9 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     norm = Norm("layernorm", k.float("norm_eps", default=1e-5), bias=k.bool("norm_bias", default=False))
     mlp = feed_forward(k, act="gelu", gated=True)
-    local = {"rotary": Rotary(k.float("local_rope_theta", default=1e4)), "causal": False}
-    mixer = windowed(k, _windows(k), full={"rotary": rotary(k, 1.6e5)}, **local)
+    bases = {SLIDING: ("local_rope_theta", 1e4), FULL: ("rope_theta", 1.6e5)}
+    turned = rotaries(k, bases, (SLIDING, FULL))
+    mixer = windowed(k, _windows(k), {"rotary": turned[FULL]}, rotary=turned[SLIDING], causal=False)
     between = Head(dense_bias=k.bool("classifier_bias", default=False), norm=norm)
     lm = Head("mlm", k.bool("decoder_bias", default=True), norm, dense_bias=between.dense_bias)
     head = encoder.task_head(k, norm, pooler=False, lm=lm, between=between)

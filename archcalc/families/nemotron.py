@@ -15,5 +15,5 @@ ALIASES = {"head_dim": ("kv_channels",)}
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    norm = Norm("layernorm", k.float("norm_eps", default=1e-5))
+    norm = Norm("layernorm", k.float("norm_eps", default=1e-5), offset=1.0)
     return rotary_decoder(k, same(feed_forward(k, act="relu2", gated=False)), positions=4096, share=0.5, norm=norm)

@@ -7,9 +7,11 @@ Source: NVIDIA 2025, arXiv:2504.03624; the released Nemotron 3 configs.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from archcalc.config import Attention, FeedForward, Mamba2, MixtureOfExperts, Norm
 from archcalc.errors import ConfigError, one_of
+from archcalc.families.experts import weighed
 from archcalc.families.shared import ACTIVATIONS, attention, decoder, feed_forward, model, predictors
 from archcalc.keys import Keys
 
@@ -22,6 +24,7 @@ ALIASES = {
     "conv_kernel": ("mamba_d_conv",),
     "use_conv_bias": ("mamba_conv_bias",),
     "chunk_size": ("mamba_chunk_size",),
+    "time_step_min": ("mamba_dt_min",),
 }
 IGNORED = frozenset({
     # Time steps, precision, kernels, the choice among experts; positions, which this attention does not have.
@@ -81,7 +84,9 @@ def _mamba(k: Keys, norm: Norm) -> Mamba2:
     k.choice("mamba_hidden_act", ACTIVATIONS, default="silu")
     names = ("mamba_num_heads", "mamba_head_dim", "ssm_state_size", "n_groups", "conv_kernel")
     biases = k.bool("use_bias", default=False), k.bool("use_conv_bias", default=True)
-    return Mamba2(*map(k.int, names), *biases, norm, chunk_size=k.int("chunk_size", default=128))
+    least = k.float("time_step_min", default=0.001)  # the class takes this as the limit, whatever time_step_limit says
+    parts = {"chunk_size": k.int("chunk_size", default=128), "time_step_limit": (least, inf), "norm_per_group": True}
+    return Mamba2(*map(k.int, names), *biases, norm, **parts)
 
 
 def _attention(k: Keys) -> Attention:
@@ -101,4 +106,5 @@ def _experts(k: Keys) -> MixtureOfExperts:
     expert = replace(_feed_forward(k, "moe_intermediate_size"), bias=False)
     latent = k.int("moe_latent_size", default=None)
     counts = k.int("num_local_experts"), k.int("num_experts_per_tok")
-    return MixtureOfExperts(expert, *counts, shared, correction_bias=True, latent_size=latent, latent_bias=shared.bias)
+    parts = {"latent_size": latent, "latent_bias": shared.bias} | weighed(k, "sigmoid", scale=1.0, groups=(1, 1))
+    return MixtureOfExperts(expert, *counts, shared, correction_bias=True, **parts)

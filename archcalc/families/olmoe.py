@@ -5,7 +5,7 @@ Source: Muennighoff et al. 2024, arXiv:2409.02060; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.families.experts import ROUTING, rms_norm, routed
+from archcalc.families.experts import ROUTING, rms_norm, routed, weighed
 from archcalc.families.llama import rotary_decoder
 from archcalc.families.shared import same
 from archcalc.keys import Keys
@@ -22,5 +22,5 @@ RELEASE = {
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    norm, experts = rms_norm(k, 1e-5), same(routed(k, "intermediate_size"))
+    norm, experts = rms_norm(k, 1e-5), same(routed(k, "intermediate_size", **weighed(k, norm=False)))
     return rotary_decoder(k, experts, positions=4096, norm=norm, qk_norm=norm, qk_norm_over="all")

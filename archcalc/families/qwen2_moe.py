@@ -5,7 +5,7 @@ Source: Yang et al. 2024, arXiv:2407.10671, section 2.2.2; Hugging Face defaults
 
 from __future__ import annotations
 
-from archcalc.families.experts import ROUTING, dense, mixed, rms_norm, routed, stepped, switched_windows
+from archcalc.families.experts import ROUTING, dense, mixed, rms_norm, routed, stepped, switched_windows, weighed
 from archcalc.families.rope import rotary
 from archcalc.families.shared import decoder, model, windowed
 from archcalc.keys import Keys
@@ -25,6 +25,6 @@ def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     last = k.count("max_window_layers", default=28)
     windows = switched_windows(k, 4096, lambda layer: layer % 2 == 0 and layer < last)
-    experts = routed(k, shared=k.int("shared_expert_intermediate_size"), shared_gate=True)
+    experts = routed(k, shared=k.int("shared_expert_intermediate_size"), shared_gate=True, **weighed(k, norm=False))
     mixer = windowed(k, windows, rotary=rotary(k, 1e4), kv_heads=16, bias=True, o_bias=False)
     return model(k, decoder(k, mixer, mixed(stepped(k), experts, dense(k)), rms_norm(k, 1e-6)), tie=False)

@@ -5,7 +5,7 @@ Source: Yang et al. 2025, arXiv:2505.09388; Hugging Face defaults.
 
 from __future__ import annotations
 
-from archcalc.families.experts import ROUTING, dense, mixed, rms_norm, routed, stepped, switched_windows
+from archcalc.families.experts import ROUTING, dense, mixed, rms_norm, routed, stepped, switched_windows, weighed
 from archcalc.families.rope import rotary
 from archcalc.families.shared import decoder, model, windowed
 from archcalc.keys import Keys
@@ -35,4 +35,5 @@ def build(k: Keys) -> dict:
     windows = switched_windows(k, 4096, None)
     theta, kv_heads = (5e5, 16) if vision else (1e4, 4)
     mixer = windowed(k, windows, rotary=rotary(k, theta), kv_heads=kv_heads, qk_norm=norm)
-    return model(k, decoder(k, mixer, mixed(stepped(k), routed(k), dense(k)), norm), tie=vision)
+    experts = routed(k, **weighed(k, norm=None if vision else False))
+    return model(k, decoder(k, mixer, mixed(stepped(k), experts, dense(k)), norm), tie=vision)

@@ -6,7 +6,7 @@ Source: Yang et al. 2024, arXiv:2412.06464 (the linear attention); the released 
 from __future__ import annotations
 
 from archcalc.config import GatedDeltaNet, MixtureOfExperts, Norm
-from archcalc.families.experts import ROUTING, dense, mixed, routed, stepped
+from archcalc.families.experts import ROUTING, dense, mixed, routed, stepped, weighed
 from archcalc.families.rope import rotary
 from archcalc.families.shared import (
     FULL,
@@ -43,7 +43,8 @@ def build(k: Keys) -> dict:
 
 def experts(k: Keys) -> MixtureOfExperts:
     """Routed experts and one that every token goes through, behind a gate."""
-    return routed(k, shared=k.int("shared_expert_intermediate_size"), shared_gate=True)
+    routing = weighed(k, norm=True if k.raw["model_type"] == "qwen3_next" else None)
+    return routed(k, shared=k.int("shared_expert_intermediate_size"), shared_gate=True, **routing)
 
 
 def gated_hybrid(k: Keys, mlp) -> dict:
@@ -51,10 +52,11 @@ def gated_hybrid(k: Keys, mlp) -> dict:
     depth = layer_count(k)
     period = k.int("full_attention_interval", default=4)
     types = layer_types(k, depth, every(period, FULL, LINEAR, depth), (FULL, LINEAR))
-    norm = Norm("rmsnorm", k.float("rms_norm_eps", default=1e-6))
+    eps = k.float("rms_norm_eps", default=1e-6)
+    norm = Norm("rmsnorm", eps, offset=1.0)
     k.must_be("attn_output_gate", True)
     k.must_be("output_gate_type", "swish")
-    linear = GatedDeltaNet(*map(k.int, LINEAR_SIZES), norm)
+    linear = GatedDeltaNet(*map(k.int, LINEAR_SIZES), Norm("rmsnorm", eps))
     parts = {"rotary": rotary(k, 1e4, 0.25), "qk_norm": norm, "output_gate": "element"}
     full = attention(k, kv_heads=k.int("num_key_value_heads"), head=k.int("head_dim"), **parts)
     stack = decoder(k, lambda layer: full if types[layer] == FULL else linear, mlp, norm)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from archcalc.checks import divides
 from archcalc.config import GatedLinearRecurrence, Head
 from archcalc.errors import ConfigError
-from archcalc.families.experts import rms_norm
+from archcalc.families.gemma import gemma_norm
 from archcalc.families.rope import rotary
 from archcalc.families.shared import attention, decoder, feed_forward, layer_count, model, same
 from archcalc.keys import Keys
@@ -27,7 +27,7 @@ KINDS = ("recurrent", "attention")
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     k.must_be("embeddings_scale_by_sqrt_dim", True)
-    norm, depth, heads = rms_norm(k, 1e-6), layer_count(k), k.int("num_attention_heads")
+    norm, depth, heads = gemma_norm(k), layer_count(k), k.int("num_attention_heads")
     period = k.strings("block_types", KINDS) or ("recurrent", "recurrent", "attention")
     width = k.int("lru_width", default=k.int("hidden_size"))
     divides(num_attention_heads=heads, lru_width=width)

@@ -6,6 +6,7 @@ Source: the released Sarvam-105B config.
 from __future__ import annotations
 
 from archcalc.families import latent
+from archcalc.families.experts import weighed
 from archcalc.families.latent import HEAD, feed_forwards, latent_decoder
 from archcalc.keys import Keys
 
@@ -29,4 +30,4 @@ def build(k: Keys) -> dict:
     if type(scaling) is dict:  # deepseek_yarn was its first name of yarn
         raw["rope_scaling"] = {name: "yarn" if value == "deepseek_yarn" else value for name, value in scaling.items()}
     view = k.view(raw, k.aliases)
-    return latent_decoder(view, feed_forwards(view), eps=1e-6)
+    return latent_decoder(view, feed_forwards(view, **weighed(view, "sigmoid", scale=2.5, groups=(1, 1))), eps=1e-6)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from archcalc.config import Attention, Norm, Rotary
 from archcalc.errors import ConfigError
 from archcalc.families.experts import ROUTING, after_first, dense, layer_sizes, mixed, own_head, rms_norm, routed
+from archcalc.families.gemma2 import query_scale
 from archcalc.families.shared import FULL, SLIDING, attention, decoder, layer_count, model, predictors
 from archcalc.keys import Keys, shown
 
@@ -23,7 +24,7 @@ ALIASES = {
 # Positions and clamps that may differ by layer, the routing, the precision of a kernel.
 IGNORED = ROUTING | {
     "rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factors", "yarn_only_types", "swiglu_limits",
-    "swiglu_limits_shared", "query_pre_attn_scalar", "moe_router_scaling_factor", "moe_router_activation",
+    "swiglu_limits_shared", "moe_router_activation",
     "use_moe_router_bias", "need_fp32_gate", "norm_expert_weight", "att_impl_type", "use_rope_layers", "zero_centered",
     "mtp_layer_types", "mtp_mlp_layer_types", "max_seq_len", "moe_layer_offset", "fp32_gate",
 }  # fmt: skip
@@ -37,14 +38,15 @@ RELEASE = {"step3p5": TEXT, "step3p7": TEXT}
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
-    norm, left_out = rms_norm(k, 1e-5), predictors(k)
+    norm, left_out = replace(rms_norm(k, 1e-5), offset=1.0), predictors(k)
     k.must_be("n_shared_experts", 1)
     for name in ("use_qk_norm", "use_head_wise_attn_gate", "use_moe"):
         k.must_be(name, True)
     for name in ("sink", "use_mfa"):
         k.must_be(name, False)
     k.must_be("moe_every_n_layer", 1)
-    experts = routed(k, shared=k.int("share_expert_dim"), correction_bias=True)
+    routing = {"scoring": "sigmoid", "routed_scaling_factor": k.float("moe_router_scaling_factor", default=1.0)}
+    experts = routed(k, shared=k.int("share_expert_dim"), correction_bias=True, **routing)
     experts = replace(experts, expert=replace(experts.expert, bias=False))  # mlp_bias is of the other feed-forwards
     mixers, mlp = _mixers(k, norm), mixed(_sparse(k), experts, dense(k))
     return model(k, decoder(k, mixers.__getitem__, mlp, norm), tie=False, left_out=left_out)
@@ -55,7 +57,9 @@ def _mixers(k: Keys, norm: Norm) -> list[Attention]:
     window = k.int("sliding_window", default=None)
     if SLIDING in types and not window:
         raise ConfigError("layer_types='sliding_attention': needs a window; give sliding_window, a count of tokens")
-    plain = attention(k, rotary=Rotary(1e4), kv_heads=8, head=own_head(k, 128), qk_norm=norm, output_gate="head")
+    scale = query_scale(k) if k.raw.get("query_pre_attn_scalar") is not None else None
+    parts = {"rotary": Rotary(1e4), "qk_norm": norm, "output_gate": "head", "scale": scale}
+    plain = attention(k, kv_heads=8, head=own_head(k, 128), **parts)
     heads = {FULL: plain.num_attention_heads, SLIDING: _windowed_heads(k)}
     heads = layer_sizes(k, num_attention_heads=tuple(heads[kind] for kind in types))["num_attention_heads"]
     windows = [window if kind == SLIDING else None for kind in types]

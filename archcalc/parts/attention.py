@@ -29,7 +29,8 @@ class Attention:
         output_norm: norm of all heads' outputs as one vector. Source: Wang et al. 2023, arXiv:2310.11453 (BitNet).
         sinks: one learned logit a head that takes its share of the softmax.
         logit_softcap: scores become cap·tanh(scores/cap).
-        alibi: a penalty by distance, without parameters. Source: arXiv:2108.12409.
+        alibi: a penalty by distance, without parameters. Source: arXiv:2108.12409. alibi_scale: what it is multiplied
+            by (Falcon adds it before it scales the scores).
         relative_buckets: T5's bias by distance, a table of so many buckets a head; 0 in a layer that uses the
             table of the first. The last bucket begins at relative_max_distance. Source: arXiv:1910.10683.
         values_are_keys: no projection of its own for values, which are the projected keys before their norm.
@@ -57,6 +58,7 @@ class Attention:
     sinks: bool = False
     logit_softcap: float | None = None
     alibi: bool = False
+    alibi_scale: float = 1.0
     relative_buckets: int | None = None
     values_are_keys: bool = False
     shares_cache: bool = False
@@ -100,6 +102,11 @@ class Attention:
         if self.attention_chunk_size:
             return Mask(self.causal, "c", "chunk")
         return Mask(self.causal, "W", "window") if self.sliding_window else Mask(self.causal, None)
+
+    @property
+    def has_gate_bias(self) -> bool:
+        """Whether the projection of the output gate has a bias."""
+        return (self.q_bias and self.output_gate == "element") if self.gate_bias is None else self.gate_bias
 
     @property
     def value_axis(self) -> str:
@@ -183,7 +190,6 @@ def _output_ops(a: Attention, name: str) -> tuple[Op, ...]:
     u, gate = a.value_axis, ()
     if a.output_gate:
         axes = f"N{u}" if a.output_gate == "element" else "N"
-        bias = a.q_bias and a.output_gate == "element" if a.gate_bias is None else a.gate_bias
-        gate = (linear(f"{name}.gate_proj", "BTD", f"D{axes}", f"BT{axes}", bias),)
+        gate = (linear(f"{name}.gate_proj", "BTD", f"D{axes}", f"BT{axes}", a.has_gate_bias),)
     norm = (norm_op(a.output_norm, f"{name}.output_norm", f"BTN{u}", f"N{u}"),) if a.output_norm else ()
     return *gate, *norm, linear(f"{name}.o_proj", f"BTN{u}", f"N{u}D", "BTD", a.o_bias)

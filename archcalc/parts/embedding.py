@@ -87,8 +87,8 @@ class Head:
         """All but the matrix onto the vocabulary; `width` is the axis of what that one reads."""
         if self.kind == "mlm":
             made = "e" if width == "D" else width
-            dense = linear("head.dense", "BRD", f"D{made}", f"BR{made}", self.dense_bias)
-            return dense, *((norm_op(self.norm, "head.norm", f"BR{made}", made),) if self.norm else ())
+            dense = linear("transform.dense", "BRD", f"D{made}", f"BR{made}", self.dense_bias)
+            return dense, *((norm_op(self.norm, "transform.norm", f"BR{made}", made),) if self.norm else ())
         if self.kind == "pooler":
             return (linear("pooler", "BD", "De", "Be", True),)
         return _label_ops(self) if self.kind == "labels" else ()

@@ -38,6 +38,13 @@ class RopeScaling:
         one_of("rope_scaling.rope_type", self.rope_type, kinds)
         if not self.factor >= 1:
             raise ConfigError(f"rope_scaling.factor={self.factor!r}: must be at least 1; remove rope_scaling for none")
+        for name in ("beta_fast", "beta_slow", "attention_factor"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise ConfigError(f"rope_scaling.{name}={value!r}: must be a positive number; remove it for the usual")
+        lists = self.long_factor, self.short_factor
+        if len(lists[0]) != len(lists[1]) or not all(value > 0 for values in lists for value in values):
+            raise ConfigError("rope_scaling.long_factor with short_factor: a positive number for each pair; fix them")
 
 
 @dataclass(frozen=True)

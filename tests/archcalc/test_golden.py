@@ -32,7 +32,7 @@ KINDS = (
     ("embed_pos", r"embed_positions$"),
     ("embed", r"embed_(tokens|types)$"),
     ("pooler", r"^pooler$"),
-    ("head", r"^(lm_head|head\.dense)$"),
+    ("head", r"^(lm_head|transform\.dense)$"),
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from archcalc.config import ModelConfig
+from archcalc.config import ModelConfig, expanded
 from archcalc.cost import Line, Pass, bound, total
 from archcalc.ops import size
 
@@ -14,40 +14,65 @@ def layer_indices(config: ModelConfig, line: Line) -> list[int]:
     """The layers that a line stands for."""
     if not line.group.block:
         return []
-    stack = config.encoder if config.encoder and line.name.startswith("encoder.") else config.decoder
+    encoder = config.decoder is None or line.name.startswith("encoder.")
+    stack = config.encoder if encoder else config.decoder
     kinds = list(dict.fromkeys(stack.layers))
     number = line.group.block.rsplit(" ", 1)[-1]
     kind = kinds[int(number) - 1 if number.isdigit() else 0]
     return [index for index, block in enumerate(stack.layers) if block == kind]
 
 
-def shape(op_inputs: str, axes: str, dims) -> tuple[int, ...]:
+# What an op owns where that is not a matrix and its bias: names beside the op's own ones, in the order of its weights.
+OWNED = {
+    "sinks": ("self_attn.sinks",),
+    "write": ("mixer.dt_bias", "mixer.A_log", "mixer.D"),
+}
+# The axes of a tensor that is no matrix [out, in], by the last part of its name.
+AXES = {"relative_attention_bias": "bN", "conv1d": "xk", "conv1": "Dzk", "conv2": "eDk"}
+
+
+def shape(line: Line, axes: str) -> tuple[int, ...]:
     """The shape of a weight: a matrix is [out, in], each side one product; an embedding is [rows, D]."""
-    given = "".join(a for a in axes if a in op_inputs)
-    made = "".join(a for a in axes if a not in op_inputs)
+    leaf = line.name.rsplit(".", 1)[-1]
+    if len(axes) > 1 and leaf in AXES:
+        return tuple(line.dims[a] for a in AXES[leaf])
+    if line.op.gather in ("V", "M", "t"):
+        return tuple(line.dims[a] for a in axes)
+    inputs = "".join(t.axes for t in line.op.inputs if t.role in ("activation", "cache", "chip"))
+    given = "".join(a for a in axes if a in inputs)
+    made = "".join(a for a in axes if a not in inputs)
     if not given or not made:
-        return (size(axes, dims),)
-    return (size(made, dims), size(given, dims))
+        return (size(axes, line.dims),)
+    return (size(made, line.dims), size(given, line.dims))
+
+
+def owned(line: Line) -> dict[str, str]:
+    """The parameters of an op by name, with their axes; `*` is a layer."""
+    place, leaf = line.name.rpartition(".")[0], line.name.rpartition(".")[2]
+    axes = [tensor.axes for tensor in line.op.weights]
+    if leaf in OWNED:
+        place = place.rpartition(".")[0]
+        return {f"{place}.{name}": one for name, one in zip(OWNED[leaf], axes, strict=False)}
+    tied = any(tensor.role == "tied" for tensor in line.op.inputs)
+    suffixes = ("bias",) if tied else ("weight", "bias")  # of a tied matrix another op is the owner
+    return {f"{line.name}.{suffix}": one for suffix, one in zip(suffixes, axes, strict=False)}
 
 
 def expected_parameters(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Every parameter's name and shape, as the op list has them."""
+    config = expanded(config)  # latent attention has its matrices by head in this form
     found: dict[str, tuple[int, ...]] = {}
     for line in (line for part in bound(config) for line in part.lines):
-        given = "".join(t.axes for t in line.op.inputs if t.role == "activation")
-        for tensor, suffix in zip(line.op.weights, ("weight", "bias"), strict=False):
-            axes, names = tensor.axes, [line.name]
+        for pattern, axes in owned(line).items():
+            names = [pattern]
             if line.group.block:
-                names = [line.name.replace("*", str(index)) for index in layer_indices(config, line)]
+                names = [pattern.replace("*", str(index)) for index in layer_indices(config, line)]
             if line.op.gather == "E":  # each expert is a module of its own
                 axes = axes.replace("E", "")
                 names = [n.replace("experts.", f"experts.{e}.") for n in names for e in range(line.dims["E"])]
-            sizes = shape(given, axes, line.dims)
-            if line.op.gather in ("V", "M"):
-                sizes = tuple(line.dims[a] for a in axes)
             for name in names:
-                assert f"{name}.{suffix}" not in found, f"{name}.{suffix} is owned twice"
-                found[f"{name}.{suffix}"] = sizes
+                assert name not in found, f"{name} is owned twice"
+                found[name] = shape(line, axes)
     return found
 
 

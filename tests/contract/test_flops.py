@@ -11,7 +11,7 @@ from archcalc import blocks, cost
 from archcalc.cost import bound, cache_elements
 from archcalc.ops import activation, weight
 from archcalc.presets import preset
-from models import CrossCache, KVCache
+from models import Cache, CrossCache
 
 SMALL = {"vocab_size": 96, "max_position_embeddings": 64}
 DECODERS = {
@@ -65,7 +65,7 @@ def test_prefill(decoder, B, T):
 def test_prefill_and_decode_into_a_static_cache(decoder, B, T):
     """The eager model multiplies the whole capacity, masked or not: S = C, dense."""
     config, model = decoder
-    cache = KVCache.empty(config, B, 40)
+    cache = Cache.empty(config, B, 40)
     flops, _ = counted(model, ids(B, T), cache=cache)
     assert flops == predicted(config, B=B, T=T, S=40)
     for tokens in (1, 1, 5):  # a chunk as well
@@ -87,7 +87,7 @@ def test_cache_bytes(decoder, dtype):
     config, _ = decoder
     window = config.decoder.layers[0].self_attn.sliding_window
     for B, C in ((1, 1), (3, 5), (2, 40)):
-        reserved = KVCache.empty(config, B, C, dtype=dtype).nbytes
+        reserved = Cache.empty(config, B, C, dtype=dtype).nbytes
         assert cache_elements(bound(config)[1], B, C, static=True)[:2] == (reserved // dtype.itemsize, 0)
         kept = C if window is None else min(C, window)
         assert cache_elements(bound(config)[1], B, C)[0] * dtype.itemsize * C == reserved * kept
@@ -100,7 +100,7 @@ def test_encode_and_decode(translator, B, X, T):
     assert flops == predicted(config, once=True, B=B, T=X, S=X)
     flops, _ = counted(model.decode, ids(B, T), cross)
     assert flops == predicted(config, B=B, T=T, S=T, X=X)
-    cache = KVCache.empty(config, B, 30)
+    cache = Cache.empty(config, B, 30)
     for tokens in (3, 1, 1):
         flops, _ = counted(model.decode, ids(B, tokens), cross, cache)
         assert flops == predicted(config, B=B, T=tokens, S=30, X=X)
@@ -113,7 +113,7 @@ def test_both_caches(translator, B, X, C):
     assert isinstance(cross, CrossCache)
     own_elements, cross_elements, _ = cache_elements(bound(config)[1], B, C, X)
     assert cross.nbytes == 4 * cross_elements
-    assert KVCache.empty(config, B, C).nbytes == 4 * own_elements
+    assert Cache.empty(config, B, C).nbytes == 4 * own_elements
 
 
 # The contract can fail.

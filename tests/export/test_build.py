@@ -14,9 +14,10 @@ from onnx import TensorProto, helper
 
 from archcalc.cost import parameters
 from archcalc.errors import ArchcalcError, ConfigError
+from archcalc.files import replaced_file
 from archcalc.presets import preset
 from export.build import MANIFEST, build, graph_name, open_build
-from export.files import ExportError, replaced_file, replaced_folder, sha256
+from export.files import ExportError, replaced_folder, sha256
 from export.graph import WEIGHTS
 
 
@@ -174,7 +175,7 @@ def test_a_kill_in_the_middle_leaves_the_old_file(tmp_path):
     script = f"""
         import os, signal
         from pathlib import Path
-        from export.files import replaced_file
+        from archcalc.files import replaced_file
         with replaced_file(Path({str(path)!r})) as new:
             new.write_text("ne")
             os.kill(os.getpid(), signal.SIGKILL)

@@ -38,7 +38,7 @@ def test_gpt2_small_has_its_published_size():
 def test_the_largest_models_build_and_run_without_memory():
     model = models.build(llama(16384, 128, 53248, 126, positions=131072), device="meta", dtype=torch.bfloat16)
     assert numel(model) == 405_853_388_800
-    cache = models.KVCache.empty(model.config, 1, 131072, torch.bfloat16, "meta")
+    cache = models.Cache.empty(model.config, 1, 131072, torch.bfloat16, "meta")
     assert cache.nbytes == 2 * 126 * 8 * 131072 * 128 * 2
     logits = model(torch.zeros(1, 3, dtype=torch.long, device="meta"), cache=cache)
     assert logits.shape == (1, 3, 128256) and logits.dtype == torch.bfloat16
@@ -61,7 +61,7 @@ def test_dtype_and_fp32_tables():
     model = models.build(DECODER_ONLY["llama"], dtype=torch.float16)
     assert {parameter.dtype for parameter in model.parameters()} == {torch.float16}
     assert model(ids(1, 4)).dtype == torch.float16
-    assert model.rotary(model.layers[0].self_attn.config, "cpu")[0].dtype == torch.float32
+    assert model.rotary(model.layers[0].self_attn.config, 1, "cpu")[0].dtype == torch.float32
     full = models.build(DECODER_ONLY["llama"])
     assert torch.allclose(model(ids(1, 9)).float(), full(ids(1, 9)), atol=2e-3)
 

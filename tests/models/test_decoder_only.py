@@ -4,8 +4,10 @@ from tiny_models import DECODER_ONLY, assert_close, ids, lively, llama_like
 
 from archcalc.config import Attention, ModelConfig, Stack
 from archcalc.errors import ArchcalcError
-from models import KVCache
+from models import Cache
+from models.cache import Past
 from models.generate import greedy
+from models.positions import Context
 
 every = pytest.mark.parametrize("config", DECODER_ONLY.values(), ids=DECODER_ONLY)
 
@@ -15,7 +17,7 @@ def test_a_pass_in_pieces_equals_the_whole(config):
     model, tokens = lively(config), ids(3, 12)
     whole = model(tokens)
     for sizes in ([12], [1] * 12, [5, 1, 4, 1, 1], [7, 5]):
-        cache = KVCache.empty(config, 3, 20)
+        cache = Cache.empty(config, 3, 20)
         pieces = [model(piece, cache=cache) for piece in tokens.split(sizes, dim=1)]
         assert_close(torch.cat(pieces, 1), whole)
         assert cache.length == 12
@@ -69,7 +71,7 @@ def test_without_a_causal_mask_the_future_is_seen():
     tokens[0, 4] = (tokens[0, 4] + 1) % 61
     assert not torch.allclose(model(tokens)[0, 0], before[0, 0])
     with pytest.raises(ArchcalcError, match="causal=False"):
-        KVCache.empty(config, 1, 8)
+        Cache.empty(config, 1, 8)
 
 
 def test_fewer_key_heads_equal_as_many_with_copies():
@@ -85,16 +87,16 @@ def test_fewer_key_heads_equal_as_many_with_copies():
 
 def test_cache_bytes_and_when_it_is_full():
     config = DECODER_ONLY["llama"]
-    cache = KVCache.empty(config, batch=3, capacity=10, dtype=torch.float16)
+    cache = Cache.empty(config, batch=3, capacity=10, dtype=torch.float16)
     assert cache.nbytes == 2 * 2 * 3 * 2 * 10 * 8 * 2  # layers, k and v, B, K, C, H, bytes
-    model, cache = lively(config), KVCache.empty(config, 3, 10)
+    model, cache = lively(config), Cache.empty(config, 3, 10)
     model(ids(3, 9), cache=cache)
     with pytest.raises(ArchcalcError, match="capacity=10: full, this pass needs 11"):
         model(ids(3, 2), cache=cache)
     with pytest.raises(ArchcalcError, match="needs 12"):
         model(ids(3, 2), torch.tensor([[4, 5], [10, 11], [0, 1]]), cache)
     with pytest.raises(ArchcalcError, match="max_position_embeddings=64"):
-        KVCache.empty(config, 1, 65)
+        Cache.empty(config, 1, 65)
     with pytest.raises(ArchcalcError, match="65 tokens"):
         model(ids(1, 65))
     with pytest.raises(ArchcalcError, match="prompt_ids"):
@@ -114,12 +116,12 @@ def test_without_its_sublayers_a_block_is_its_residual(name):
     model, x_BTD = lively(config), torch.randn(2, 5, 16)
     block, positions = model.layers[0], torch.arange(5).repeat(2, 1)
     mask_B1TS = torch.ones(2, 1, 5, 5, dtype=torch.bool)
-    args = (None, None, *model.rotary(block.self_attn.config, "cpu"), positions, None, mask_B1TS)
-    assert not torch.allclose(block(x_BTD, *args)[0], x_BTD, atol=0.1)
+    context = Context(positions, mask_B1TS, *model.rotary(block.self_attn.config, 5, "cpu"))
+    assert not torch.allclose(block(x_BTD, context), x_BTD, atol=0.1)
     for parameter in [*block.self_attn.parameters(), *block.mlp.parameters()]:
         parameter.zero_()
-    expected = x_BTD if block.pre else block.mlp_norm(block.self_attn_norm(x_BTD))
-    assert torch.equal(block(x_BTD, *args)[0], expected)
+    expected = x_BTD if name == "llama" else block.mlp_norm(block.self_attn_norm(x_BTD))
+    assert torch.equal(block(x_BTD, context), expected)
 
 
 def test_stem_blocks_and_head_are_the_whole():
@@ -139,7 +141,16 @@ def test_embedding_scale():
 def test_a_block_traces_with_any_batch_and_length(name):
     model = lively(DECODER_ONLY[name])
     block, attention = model.layers[0], model.layers[0].self_attn.config
-    tables = model.rotary(attention, "cpu")
+    tables = model.rotary(attention, 12, "cpu")
+
+    class Step(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.block = block
+
+        def forward(self, x_BTD, key, value, cos, sin, positions, write_indices, mask):
+            past = Past((key, value), write_indices)
+            return self.block(x_BTD, Context(positions, mask, cos, sin), past), *past.tensors
 
     def inputs(batch, tokens):
         cache = torch.zeros(batch, attention.num_key_value_heads, 12, attention.head_dim)
@@ -151,6 +162,6 @@ def test_a_block_traces_with_any_batch_and_length(name):
     B, T = torch.export.Dim("B"), torch.export.Dim("T")
     both, rows = {0: B, 1: T}, {0: B}
     shapes = (both, rows, rows, None, None, both, rows, {0: B, 2: T})
-    traced = torch.export.export(block, inputs(2, 5), dynamic_shapes=shapes).module()
-    for got, expected in zip(traced(*inputs(3, 7)), block(*inputs(3, 7)), strict=True):
+    traced = torch.export.export(Step(), inputs(2, 5), dynamic_shapes=shapes).module()
+    for got, expected in zip(traced(*inputs(3, 7)), Step()(*inputs(3, 7)), strict=True):
         assert_close(got, expected)

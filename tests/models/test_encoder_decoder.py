@@ -2,7 +2,7 @@ import pytest
 import torch
 from tiny_models import ENCODER_DECODER, assert_close, ids, lively
 
-from models import KVCache
+from models import Cache
 
 every = pytest.mark.parametrize("config", ENCODER_DECODER.values(), ids=ENCODER_DECODER)
 
@@ -12,7 +12,7 @@ def test_steps_equal_the_whole_target(config):
     model, source, target = lively(config), ids(3, 7), ids(3, 10, seed=1)
     whole = model(source, target)
     for sizes in ([10], [1] * 10, [4, 1, 5]):
-        cross, cache = model.encode(source), KVCache.empty(config, 3, 12)
+        cross, cache = model.encode(source), Cache.empty(config, 3, 12)
         pieces = [model.decode(piece, cross, cache) for piece in target.split(sizes, dim=1)]
         assert_close(torch.cat(pieces, 1), whole)
 
@@ -26,7 +26,7 @@ def test_the_source_is_read_once_for_twenty_tokens(config):
             module.register_forward_hook(lambda *_, key=(index, name): calls.append(key))
     for index, layer in enumerate(model.encoder.layers):
         layer.register_forward_hook(lambda *_, key=("encoder", index): calls.append(key))
-    cross, cache = model.encode(ids(2, 7)), KVCache.empty(config, 2, 20)
+    cross, cache = model.encode(ids(2, 7)), Cache.empty(config, 2, 20)
     for step in range(20):
         model.decode(ids(2, 1, seed=step), cross, cache)
     cross_keys = [(index, name) for index in range(2) for name in ("k_proj", "v_proj")]
@@ -87,11 +87,12 @@ def copy_attention(ours, theirs):
 
 def torchs_own(block):
     """The block as torch.nn's encoder or decoder layer, with the same weights."""
-    kind = torch.nn.TransformerDecoderLayer if block.cross_attn else torch.nn.TransformerEncoderLayer
-    theirs = kind(16, 4, 32, dropout=0.0, batch_first=True, norm_first=block.pre).requires_grad_(False)
+    kind = torch.nn.TransformerDecoderLayer if block.config.cross_attn else torch.nn.TransformerEncoderLayer
+    first = block.config.norm_placement == "pre"
+    theirs = kind(16, 4, 32, dropout=0.0, batch_first=True, norm_first=first).requires_grad_(False)
     norms = [block.self_attn_norm, block.mlp_norm]
     copy_attention(block.self_attn, theirs.self_attn)
-    if block.cross_attn:
+    if block.config.cross_attn:
         copy_attention(block.cross_attn, theirs.multihead_attn)
         norms.insert(1, block.cross_attn_norm)
     for index, norm in enumerate(norms, 1):

@@ -80,14 +80,14 @@ def test_rotary_frequencies_are_those_of_transformers(rotary):
         assert factor == 1.0
     else:
         expected = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config).inv_freq
-    assert torch.allclose(rotary_frequencies(rotary, 128), expected, rtol=1e-6, atol=0)
+    assert torch.allclose(rotary_frequencies(rotary, 128, 1), expected, rtol=1e-6, atol=0)
     cos, sin = rotary_tables(rotary, 128, 7)
     assert cos.shape == sin.shape == (7, 64) and cos.dtype == torch.float32
     assert torch.allclose(cos[6], (6 * expected).cos(), atol=1e-5)
 
 
 def test_llama3_bends_only_the_low_frequencies():
-    ratio = rotary_frequencies(Rotary(500000.0), 128) / rotary_frequencies(LLAMA3, 128)
+    ratio = rotary_frequencies(Rotary(500000.0), 128, 1) / rotary_frequencies(LLAMA3, 128, 1)
     assert ratio[0] == 1 and ratio[-1] == pytest.approx(8) and ((ratio > 1.01) & (ratio < 7.9)).any()
 
 
