@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test lint bench check reports clean
+.PHONY: demo test lint bench check reports experiments clean
 
 demo: .venv/demo
 	$(BIN)/archcalc report --preset llama3-8b
@@ -27,6 +27,10 @@ bench: .venv/test
 reports: .venv/test
 	$(BIN)/python -m archcalc.worked_examples
 	$(BIN)/python -m archcalc.presets_table
+	$(BIN)/python -m models parity --out reports/parity.md
+
+experiments: .venv/test
+	$(BIN)/python -m models.experiments all
 
 .venv/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "archcalc needs Python 3.11 or newer")'

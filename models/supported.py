@@ -32,7 +32,7 @@ VALUES = {
     "qk_norm_over": ("head", "all"),
     "kind": ("layernorm", "rmsnorm", "lm", "mlm", "pooler", "none"),
 }
-MOST_EXPERTS = 200_000  # ten times those of the largest published model; each is a module, also without weights
+MOST_EXPERTS = 60_000  # more than twice those of the largest published model; each is a module, also without weights
 NOT_BUILT_FROM = {"quantization", "left_out", "keys", "assumed", "name"}
 
 
@@ -42,6 +42,8 @@ def _unbuilt(part: object) -> Iterator[str]:
     if kind not in KINDS:
         yield kind
         return
+    if kind == "MixtureOfExperts" and (part.topk_group > part.n_group or part.num_local_experts % part.n_group):
+        yield f"topk_group={part.topk_group} of n_group={part.n_group} of {part.num_local_experts} experts"
     for field in fields(part):
         value = getattr(part, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default

@@ -13,7 +13,9 @@ from archcalc.cli import main, parser
 from archcalc.families import MODULES
 from archcalc.presets import names
 from export.cli import parser as export_parser
+from models.cli import parser as models_parser
 
+PARSERS = {"archcalc": parser, "export": export_parser, "models": models_parser}
 README = Path(__file__).parent.parent / "README.md"
 COMMANDS = re.findall(r"^\$ (.+?)(?:\s+#.*)?$", README.read_text(), re.M)
 
@@ -33,8 +35,8 @@ def test_the_first_screen_is_what_the_command_prints(capsys):
 @pytest.mark.parametrize("command", [c for c in COMMANDS if c.split()[0] in ("archcalc", "python")])
 def test_every_command_is_understood(command):
     words = shlex.split(command.replace("[--latex]", "--latex"))
-    chosen = parser() if words[0] == "archcalc" else export_parser()
-    chosen.parse_args(words[1:] if words[0] == "archcalc" else words[3:])
+    module = words[2] if words[0] == "python" else "archcalc"
+    PARSERS[module]().parse_args(words[3:] if words[0] == "python" else words[1:])
 
 
 def test_the_two_commands_and_the_warning_are_there():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from archcalc.checks import divides, positive
+from archcalc.checks import positive
 from archcalc.errors import ConfigError, one_of
 from archcalc.ops import Op, Tensor, activation, linear, weight
 from archcalc.parts.norm import Norm, norm_op
@@ -115,10 +115,6 @@ class MixtureOfExperts:
                 f"num_experts_per_tok={self.num_experts_per_tok}: larger than num_local_experts="
                 f"{self.num_local_experts}; a token cannot go to more experts than there are"
             )
-        positive(n_group=self.n_group, topk_group=self.topk_group)
-        divides(n_group=self.n_group, num_local_experts=self.num_local_experts)
-        if self.topk_group > self.n_group:
-            raise ConfigError(f"topk_group={self.topk_group}: more than n_group={self.n_group}; give at most that many")
         if self.latent_size is not None:
             positive(moe_latent_size=self.latent_size)
 

@@ -1,9 +1,22 @@
+from dataclasses import replace
+
 import pytest
 import torch
-from tiny_models import DECODER_ONLY, ENCODER_DECODER, LAYER, RMS, ids
+from tiny_models import DECODER_ONLY, ENCODER_DECODER, LAYER, LLAMA_ATTENTION, RMS, SWIGLU, ids, llama_like
 
 import models
-from archcalc.config import Attention, Block, FeedForward, MixtureOfExperts, ModelConfig, Rotary, Stack
+from archcalc.config import (
+    Attention,
+    Block,
+    FeedForward,
+    MixtureOfExperts,
+    ModelConfig,
+    Norm,
+    RopeScaling,
+    Rotary,
+    Stack,
+)
+from archcalc.errors import ArchcalcError, ConfigError
 
 LLAMA_MLP = FeedForward(14336, "silu", gated=True)
 
@@ -74,3 +87,58 @@ def test_names_of_a_mixture_and_of_a_gpt():
     assert gpt["embed_positions.weight"].shape == (64, 16)
     assert "layers.0.mlp.up_proj.bias" in gpt and "layers.0.mlp.gate_proj.weight" not in gpt
     assert "lm_head.weight" not in gpt and "norm.bias" in gpt
+
+
+BAD_GROUPS = {"n_group": 2, "topk_group": 3}
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"mlp": MixtureOfExperts(SWIGLU, 8, 2, scoring="sigmoid", **BAD_GROUPS)}, "topk_group=3 of n_group=2 of 8"),
+        ({"mlp": MixtureOfExperts(SWIGLU, 7, 2, n_group=2)}, "topk_group=1 of n_group=2 of 7 experts"),
+        ({"mlp": MixtureOfExperts(SWIGLU, 60_001, 2)}, "num_local_experts: 120,002 experts in all layers, more than"),
+        ({"mlp": MixtureOfExperts(SWIGLU, 4, 2, router_scales=True)}, "MixtureOfExperts.router_scales: counted, but not"),
+        ({"attention": Attention(4, 2, 8, rotary=Rotary(1e4, RopeScaling("longrope", 4.0)))}, "longrope without its"),
+        ({"attention": Attention(4, 2, 8, rotary=Rotary(1e4, RopeScaling("dynamic", 4.0)))}, "rope_type='dynamic'"),
+        ({"attention": Attention(4, 2, 8, shares_cache=True)}, "Attention.shares_cache"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(change, says):
+    with pytest.raises(ConfigError) as refused:
+        models.build(llama_like(**change), device="meta")
+    assert str(refused.value).startswith(says)
+
+
+def test_random_norms_are_the_identity_also_where_weights_lie_around_zero():
+    norm = Norm("rmsnorm", 1e-5, offset=1.0)
+    block = Block(LLAMA_ATTENTION, SWIGLU, norm)
+    model = models.build(ModelConfig(61, 16, 64, Stack((block,), norm)))
+    x = torch.randn(1, 3, 16)
+    assert torch.equal(model.norm.weight, torch.zeros(16))
+    assert torch.allclose(model.norm(x).square().mean(-1), torch.ones(1, 3), atol=1e-3)
+
+
+def test_rotary_tables_are_as_long_as_needed_and_not_as_the_config_says():
+    endless = models.build(replace(DECODER_ONLY["llama"], max_position_embeddings=2**31 - 1))
+    short = models.build(DECODER_ONLY["llama"])
+    assert torch.equal(endless(ids(1, 9)), short(ids(1, 9)))
+    assert {len(tables[0]) for tables in endless._tables.values()} == {16}
+
+
+def test_positions_beyond_the_model_are_refused():
+    model = models.build(DECODER_ONLY["gpt"])
+    with pytest.raises(ArchcalcError, match="65 tokens: more than max_position_embeddings=64"):
+        model(ids(1, 1), torch.tensor([[64]]))
+    cache = models.Cache.empty(model.config, 1)
+    model(ids(1, 60), cache=cache)
+    with pytest.raises(ArchcalcError, match="66 tokens: more than"):
+        model(ids(1, 6), cache=cache)
+
+
+def test_a_growing_cache_takes_padding_in_front_only():
+    model = models.build(DECODER_ONLY["llama"])
+    cache = models.Cache.empty(model.config, 2)
+    model(ids(2, 4), cache=cache)
+    with pytest.raises(ArchcalcError, match="pad prompts in front"):
+        model(ids(2, 1), torch.tensor([[4], [2]]), cache)
