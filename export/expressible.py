@@ -39,6 +39,8 @@ def _of_block(block: Block) -> Iterator[str]:
         else:
             given = {field for field in NOT_YET if getattr(block.self_attn, field) not in (None, False)}
             yield from (words for field, words in NOT_YET.items() if field in given)
+    if block.residual.value_residual or block.residual.skip:
+        yield "a residual from another layer"
     if block.mlp is not None and not isinstance(block.mlp, FeedForward):
         yield "a mixture of experts (mlp.experts)"
 

@@ -69,10 +69,18 @@ class Attention(nn.Module):
         """Self-attention of T tokens to themselves and to the past: [B, T, D]."""
         q_BTNH, k_BTKH = self._heads(self.q_proj(x_BTD), "q_norm"), self._heads(self.k_proj(x_BTD), "k_norm")
         q_BTNH, k_BTKH = (turned(heads, context, self.kernels) for heads in (q_BTNH, k_BTKH))
-        v_BTKU = self.v_proj(x_BTD).unflatten(-1, (self.config.num_key_value_heads, -1))
+        v_BTKU = self._mixed(self.v_proj(x_BTD).unflatten(-1, (self.config.num_key_value_heads, -1)), context)
         pair = k_BTKH.transpose(1, 2), v_BTKU.transpose(1, 2)
         pair = past.append(*pair) if past else pair
         return self._output(x_BTD, q_BTNH.transpose(1, 2), *pair, context.mask_B1TS, context.bias_BNTS)
+
+    def _mixed(self, v_BTKU: torch.Tensor, context: Context) -> torch.Tensor:
+        """Values with a share of the first layer's, in a block with value residual. Source: arXiv:2410.17897."""
+        if context.first_values == []:
+            context.first_values.append(v_BTKU)
+        if context.value_shares_2 is None:
+            return v_BTKU
+        return context.value_shares_2[0] * v_BTKU + context.value_shares_2[1] * context.first_values[0]
 
     def keys_values(self, source_BXD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cross-attention's keys and values [B, K, X, H], to be computed once a source."""

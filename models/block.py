@@ -20,6 +20,14 @@ MIXERS = {one.__name__: one for one in (Attention, LatentAttention, Mamba2, Gate
 BEFORE, AFTER = ("pre", "post", "sandwich"), ("inner", "sandwich")
 
 
+class Numbers(nn.Module):
+    """A few learned numbers [n]."""
+
+    def __init__(self, count: int):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(count))
+
+
 class Block(nn.Module):
     """Tensors in, tensors out; what is kept of a past is changed in place.
 
@@ -31,6 +39,8 @@ class Block(nn.Module):
     def __init__(self, block: config.Block, hidden_size: int, kernels):
         super().__init__()
         self.config, parts = block, {}
+        self.value_residual = Numbers(2) if block.residual.value_residual else None
+        self.skip = Numbers(1) if block.residual.skip else None
         if mixer := block.self_attn:
             parts[mixer.module] = MIXERS[type(mixer).__name__](mixer, hidden_size, kernels)
         if block.cross_attn:
@@ -51,6 +61,8 @@ class Block(nn.Module):
             past: what the layer keeps; this pass is added to it. None to see this pass alone.
         """
         mixer = self._modules.get(self.config.self_attn.module) if self.config.self_attn else None
+        if self.value_residual is not None:
+            context = context._replace(value_shares_2=self.value_residual.weight)
         if self.config.parallel:
             return self._parallel(x_BTD, mixer, context, past)
         if mixer:

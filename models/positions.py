@@ -20,6 +20,8 @@ class Context(NamedTuple):
         position_ids_BT: never below 0. cos_MP, sin_MP: rotary tables; None in a layer without.
         mask_B1TS: True where a query sees a key. bias_BNTS: added to the scores; None for nothing.
         present_BT: False where a token is padding; what has a state instead of a mask needs it.
+        first_values: empty until the first attention of the pass puts its values [B, T, K, U] there; shared by all.
+        value_shares_2: how much of a layer's own values and of those first ones it uses; None for its own alone.
         cross_k_BKXH, cross_v_BKXH, cross_mask_B1TX: the source, in a layer with cross-attention.
     """
 
@@ -29,6 +31,8 @@ class Context(NamedTuple):
     sin_MP: torch.Tensor | None = None
     bias_BNTS: torch.Tensor | None = None
     present_BT: torch.Tensor | None = None
+    first_values: list | None = None
+    value_shares_2: torch.Tensor | None = None
     cross_k_BKXH: torch.Tensor | None = None
     cross_v_BKXH: torch.Tensor | None = None
     cross_mask_B1TX: torch.Tensor | None = None

@@ -97,6 +97,8 @@ class Stack(nn.Module):
                 below 0 say it.
         """
         contexts: dict = {}
+        values: list[torch.Tensor] = []
+        outputs: dict[int, torch.Tensor] = {}
         if present_BT is None:
             present_BT = position_ids_BT >= 0
         cross_mask_B1TX = padding_mask(cross.source_mask_BX, x_BTD.shape[1]) if cross else None
@@ -106,8 +108,13 @@ class Stack(nn.Module):
             if key not in contexts:
                 contexts[key] = self._context(layer, position_ids_BT, cache, present_BT, contexts)
             source = (*cross.layers[index], cross_mask_B1TX) if cross else (None,) * 3
-            context = contexts[key]._replace(cross_k_BKXH=source[0], cross_v_BKXH=source[1], cross_mask_B1TX=source[2])
+            names = ("cross_k_BKXH", "cross_v_BKXH", "cross_mask_B1TX")
+            context = contexts[key]._replace(first_values=values, **dict(zip(names, source, strict=True)))
+            if layer.skip is not None:  # of the layer that mirrors it: arXiv:2209.12152
+                x_BTD = x_BTD + layer.skip.weight * outputs[len(self.layers) - 1 - index]
             x_BTD = layer(x_BTD, context, cache.layers[index] if cache else None)
+            if self.layers[-1 - index].skip is not None:
+                outputs[index] = x_BTD
         return x_BTD
 
     def _context(self, layer: Block, position_ids_BT, cache: Cache | None, present_BT, others: dict) -> Context:

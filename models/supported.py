@@ -23,7 +23,7 @@ UNBUILT = {
     },
     "Embedding": {"embedding_size"},
     "Head": {"contacts", "beside"},
-    "Residual": {"value_residual", "skip", "hyper", "scalar", "per_layer"},
+    "Residual": {"hyper", "scalar", "per_layer"},
 }  # fmt: skip
 # Fields of which only these values are built.
 VALUES = {

@@ -6,11 +6,11 @@ from contract import counted, predicted
 
 pytest.importorskip("transformers", reason="transformers is not installed")
 
-import models  # noqa: E402
-from archcalc.config import expanded  # noqa: E402
-from archcalc.cost import bound, cache_elements  # noqa: E402
-from archcalc.hf import config_from_keys  # noqa: E402
-from models.parity.checkpoints import CHECKPOINTS, tiny  # noqa: E402
+import models
+from archcalc.config import expanded
+from archcalc.cost import bound, cache_elements
+from archcalc.hf import config_from_keys
+from models.parity.checkpoints import CHECKPOINTS, tiny
 
 B, T, C = 2, 7, 30
 

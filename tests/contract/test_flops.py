@@ -27,6 +27,8 @@ DECODERS = {
         "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 80,
         "num_hidden_layers": 2, "num_local_experts": 4}),
     "smollm2": ("smollm2-135m", SMALL | {"num_hidden_layers": 2, "hidden_size": 72, "intermediate_size": 96}),
+    "every residual": ("tiny-decoder", SMALL | {
+        "value_residual": True, "unet_residual": True, "deepnorm": True, "num_hidden_layers": 5}),
     "llama 3.1": ("llama3.1-405b", SMALL | {
         "num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 16, "intermediate_size": 160}),
 }  # fmt: skip

@@ -12,11 +12,16 @@ from archcalc.blocks import Group
 from archcalc.config import Norm
 from archcalc.cost import parameters
 from archcalc.errors import ConfigError
+from archcalc.hf import config_from_keys
 from archcalc.ops import Op, activation, weight
 from archcalc.presets import names, preset
 from models.builder import skeleton
 from models.supported import unbuilt
 
+OWN = {
+    "model_type": "transformer", "vocab_size": 96, "hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 80,
+}  # fmt: skip
 VARIANTS = {
     "untied gpt2": ("gpt2", {"tie_word_embeddings": False, "n_layer": 2}),
     "grouped gpt2": ("gpt2", {"num_key_value_heads": 4, "n_layer": 2}),
@@ -27,6 +32,13 @@ VARIANTS = {
     "two kinds of layers": ("tiny-decoder", {
         "model_type": "mistral", "sliding_window": 9, "num_hidden_layers": 3,
         "layer_types": ["sliding_attention", "full_attention", "sliding_attention"]}),
+    "every residual": ("tiny-decoder", {
+        "value_residual": True, "unet_residual": True, "deepnorm": True, "num_hidden_layers": 5}),
+    "latent attention without a rank": (None, OWN | {
+        "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4, "v_head_dim": 6}),
+    "gates, sinks and norms": (None, OWN | {
+        "output_gate": "head", "attention_sinks": True, "qk_norm": "all", "norm": "layernorm",
+        "norm_placement": "sandwich", "embedding_norm": True, "lm_head_bias": True}),
     "pre-norm translator": ("tiny-encoder-decoder", {"norm_placement": "pre"}),
     "learned positions": ("tiny-encoder-decoder", {"static_position_embeddings": False}),
     "unshared embeddings": ("tiny-encoder-decoder", {"share_encoder_decoder_embeddings": False}),
@@ -38,7 +50,8 @@ BUILT = [name for name in names() if unbuilt(preset(name)) is None]
 
 def config_of(name: str):
     """The preset; of one with thousands of experts, which are modules, a layer of each kind."""
-    config = preset(*VARIANTS[name]) if name in VARIANTS else preset(name)
+    base, keys = VARIANTS.get(name, (name, {}))
+    config = preset(base, keys) if base else config_from_keys(keys)
     layers = config.decoder.layers if config.decoder else ()
     experts = sum(getattr(block.mlp, "num_local_experts", 0) for block in layers)
     if experts > 1000:

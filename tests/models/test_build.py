@@ -98,7 +98,10 @@ BAD_GROUPS = {"n_group": 2, "topk_group": 3}
         ({"mlp": MixtureOfExperts(SWIGLU, 8, 2, scoring="sigmoid", **BAD_GROUPS)}, "topk_group=3 of n_group=2 of 8"),
         ({"mlp": MixtureOfExperts(SWIGLU, 7, 2, n_group=2)}, "topk_group=1 of n_group=2 of 7 experts"),
         ({"mlp": MixtureOfExperts(SWIGLU, 60_001, 2)}, "num_local_experts: 120,002 experts in all layers, more than"),
-        ({"mlp": MixtureOfExperts(SWIGLU, 4, 2, router_scales=True)}, "MixtureOfExperts.router_scales: counted, but not"),
+        (
+            {"mlp": MixtureOfExperts(SWIGLU, 4, 2, router_scales=True)},
+            "MixtureOfExperts.router_scales: counted, but not",
+        ),
         ({"attention": Attention(4, 2, 8, rotary=Rotary(1e4, RopeScaling("longrope", 4.0)))}, "longrope without its"),
         ({"attention": Attention(4, 2, 8, rotary=Rotary(1e4, RopeScaling("dynamic", 4.0)))}, "rope_type='dynamic'"),
         ({"attention": Attention(4, 2, 8, shares_cache=True)}, "Attention.shares_cache"),

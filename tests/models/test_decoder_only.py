@@ -4,6 +4,7 @@ from tiny_models import DECODER_ONLY, assert_close, ids, lively, llama_like
 
 from archcalc.config import Attention, ModelConfig, Stack
 from archcalc.errors import ArchcalcError
+from archcalc.presets import preset
 from models import Cache
 from models.cache import Past
 from models.generate import greedy
@@ -165,3 +166,48 @@ def test_a_block_traces_with_any_batch_and_length(name):
     traced = torch.export.export(Step(), inputs(2, 5), dynamic_shapes=shapes).module()
     for got, expected in zip(traced(*inputs(3, 7)), Step()(*inputs(3, 7)), strict=True):
         assert_close(got, expected)
+
+
+FAR = {"value_residual": True, "unet_residual": True, "deepnorm": True, "num_hidden_layers": 5}
+
+
+def test_residuals_from_other_layers_in_pieces_equal_the_whole():
+    """Value residual and U-net residual, with DeepNorm's factor: the whole is what its pieces are."""
+    model = lively(preset("tiny-decoder", FAR))
+    tokens, cache = ids(2, 9), Cache.empty(model.config, 2)
+    whole = model(tokens)
+    pieces = torch.cat([model(part, cache=cache) for part in tokens.split((4, 1, 4), 1)], dim=1)
+    assert_close(pieces, whole)
+    for name in ("value_residual", "skip"):
+        for layer in model.layers:
+            if getattr(layer, name) is not None:
+                before = getattr(layer, name).weight.clone()
+                getattr(layer, name).weight.mul_(0.5)
+                assert not torch.allclose(model(tokens), whole, atol=1e-3)
+                getattr(layer, name).weight.copy_(before)
+    assert [layer.skip is not None for layer in model.layers] == [False, False, False, True, True]
+    assert [layer.value_residual is not None for layer in model.layers] == [False, True, True, True, True]
+
+
+def test_a_skip_adds_what_the_mirrored_layer_made():
+    """With zeroed sublayers every output is the input, so a skip of s multiplies it by 1 + s."""
+    model, x = lively(preset("tiny-decoder", FAR | {"deepnorm": False})), torch.randn(1, 3, 64)
+    for layer in model.layers:
+        for parameter in [*layer.self_attn.parameters(), *layer.mlp.parameters()]:
+            parameter.zero_()
+    model.layers[3].skip.weight.fill_(0.5)
+    model.layers[4].skip.weight.fill_(2.0)
+    assert_close(model.run(x, torch.arange(3)[None]), x * 1.5 + 2.0 * x)
+
+
+def test_a_value_residual_mixes_in_the_values_of_the_first_layer():
+    model = lively(preset("tiny-decoder", {"value_residual": True, "num_hidden_layers": 2}))
+    first, second = (layer.self_attn for layer in model.layers)
+    seen = []
+    for attention in (first, second):
+        attention.v_proj.register_forward_hook(lambda *parts: seen.append(parts[2]))
+    cache = Cache.empty(model.config, 1)
+    model.layers[1].value_residual.weight.copy_(torch.tensor([0.25, 3.0]))
+    model(ids(1, 4), cache=cache)
+    kept = cache.layers[1].tensors[1].transpose(1, 2).flatten(2)
+    assert_close(kept, 0.25 * seen[1] + 3.0 * seen[0])
