@@ -100,7 +100,7 @@ BAD_GROUPS = {"n_group": 2, "topk_group": 3}
         ({"mlp": MixtureOfExperts(SWIGLU, 60_001, 2)}, "num_local_experts: 120,002 experts in all layers, more than"),
         (
             {"mlp": MixtureOfExperts(SWIGLU, 4, 2, router_scales=True)},
-            "MixtureOfExperts.router_scales: counted, but not",
+            "MixtureOfExperts.router_scales: counted",
         ),
         ({"attention": Attention(4, 2, 8, rotary=Rotary(1e4, RopeScaling("longrope", 4.0)))}, "longrope without its"),
         ({"attention": Attention(4, 2, 8, rotary=Rotary(1e4, RopeScaling("dynamic", 4.0)))}, "rope_type='dynamic'"),

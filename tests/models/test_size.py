@@ -15,8 +15,10 @@ MOST = 900
 FOLDER = Path(models.__file__).parent
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 # Files that are about something else than what a model computes.
-OTHERS = {"__init__", "__main__", "classics", "cli", "generate", "gguf_file", "layouts", "names", "names_gguf",
-          "perplexity", "progress", "provenance", "sampling", "supported", "tokenizer", "tokenizer_gguf", "weights"}  # fmt: skip
+OTHERS = {
+    "__init__", "__main__", "classics", "cli", "generate", "gguf_file", "layouts", "names", "names_gguf", "perplexity",
+    "progress", "provenance", "sampling", "supported", "tokenizer", "tokenizer_gguf", "weights",
+}  # fmt: skip
 
 
 def code_lines(source: str) -> int:
@@ -47,4 +49,7 @@ def test_models_know_nothing_of_the_exporter():
 
 
 def test_what_is_counted():
-    assert code_lines('"""Doc."""\n\n# why\ndef f(\n    x,\n):\n    """Doc.\n\n    More.\n    """\n    return x  # x\n') == 4
+    assert (
+        code_lines('"""Doc."""\n\n# why\ndef f(\n    x,\n):\n    """Doc.\n\n    More.\n    """\n    return x  # x\n')
+        == 4
+    )
