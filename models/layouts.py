@@ -36,6 +36,11 @@ def less_one(t: torch.Tensor, block: Block, keys: dict) -> Parts:
     return (t - 1,)
 
 
+def plus_one(t: torch.Tensor, block: Block, keys: dict) -> Parts:
+    """The scale of a LayerNorm that is stored less one (Nemotron)."""
+    return (t + 1,)
+
+
 def depthwise(t: torch.Tensor, block: Block, keys: dict) -> Parts:
     """[x, 1, k], the weight of a convolution of each channel by itself: [x, k]."""
     return (t.squeeze(1),)
@@ -102,9 +107,16 @@ def _halves_from_neighbours(heads: torch.Tensor) -> torch.Tensor:
 
 
 def rotary_neighbours(t: torch.Tensor, block: Block, keys: dict) -> Parts:
-    """[N·H, ...] or [K·H, ...]: neighbouring rows of a head are a rotary pair (GGUF's llama)."""
+    """[N·H, ...] or [K·H, ...]: neighbouring rows of a head are a rotary pair (GPT-J, Cohere, GGUF's llama).
+
+    A copy where the last rows of a head have no positions.
+    """
     a = block.self_attn
-    return (_halves_from_neighbours(t.unflatten(0, (-1, a.head_dim))) if a.rotary else t,)
+    if not a.rotary:
+        return (t,)
+    heads, turned = t.unflatten(0, (-1, a.head_dim)), int(a.head_dim * a.rotary.partial_rotary_factor)
+    pairs = _halves_from_neighbours(heads[:, :turned])
+    return (pairs if turned == a.head_dim else torch.cat((pairs.flatten(1, 2), heads[:, turned:]), dim=1),)
 
 
 def latent_queries(t: torch.Tensor, block: Block, keys: dict) -> Parts:
@@ -161,8 +173,8 @@ def _of_each_key_head(t: torch.Tensor, mixer, sizes: tuple[int, ...]) -> Parts:
 LAYOUTS: dict[str, Callable[[torch.Tensor, Block, dict], Parts]] = {
     layout.__name__: layout
     for layout in (
-        same, transposed, row, less_one, depthwise, halves, qkv, transposed_qkv, qkv_groups, query_and_gate, experts,
-        expert_halves, expert_columns, expert_turns, rotary_neighbours, latent_queries,
+        same, transposed, row, less_one, plus_one, depthwise, halves, qkv, transposed_qkv, qkv_groups, query_and_gate,
+        experts, expert_halves, expert_columns, expert_turns, rotary_neighbours, latent_queries,
         latent_and_rotary_key, latent_keys_values, mamba2_in_proj, delta_qkvz, delta_ba,
     )
 }  # fmt: skip

@@ -18,7 +18,10 @@ EITHER, SPARE = "either", "spare"  # our one name that the model has; a head for
 PLACES = {
     "i": r"\d+", "e": r"\d+", "p": "weight|bias", "qkvo": "[qkvo]", "ffn": "gate|up|down", "stack": "encoder|decoder",
 }  # fmt: skip
-PREFIXES = ("model.", "transformer.", "gpt_neox.", "backbone.", "bert.")
+PREFIXES = (
+    "model.", "transformer.", "gpt_neox.", "backbone.", "bert.", "roberta.", "distilbert.transformer.", "distilbert.",
+    "biogpt.",
+)  # fmt: skip
 OLD_ENDS = {".LayerNorm.gamma": ".LayerNorm.weight", ".LayerNorm.beta": ".LayerNorm.bias"}
 
 
@@ -64,6 +67,70 @@ PHI3 = changed(
         "layers.{i}.mlp.gate_up_proj.weight": ("layers.{i}.mlp.(gate|up)_proj.weight", "halves"),
     },
 )
+NEIGHBOURS: Table = {
+    "layers.{i}.self_attn.q_proj.{p}": ("layers.{i}.self_attn.q_proj.{p}", "rotary_neighbours"),
+    "layers.{i}.self_attn.k_proj.{p}": ("layers.{i}.self_attn.k_proj.{p}", "rotary_neighbours"),
+}
+COHERE = changed(LLAMA, NEIGHBOURS)
+VAULTGEMMA = changed(LLAMA, {"layers.{i}.pre_feedforward_layernorm.weight": "layers.{i}.mlp_norm.weight"})
+GLM = changed(
+    LLAMA,
+    NEIGHBOURS,
+    {"layers.{i}.mlp.gate_up_proj.weight": ("layers.{i}.mlp.(gate|up)_proj.weight", "halves")},
+)
+GLM4 = changed(
+    GLM,
+    {
+        "layers.{i}.post_self_attn_layernorm.weight": "layers.{i}.self_attn_post_norm.weight",
+        "layers.{i}.post_mlp_layernorm.weight": "layers.{i}.mlp_post_norm.weight",
+    },
+)
+STABLELM = changed(
+    LLAMA,
+    {
+        "norm.{p}": "norm.{p}",
+        "layers.{i}.input_layernorm.{p}": "layers.{i}.self_attn_norm.{p}",
+        "layers.{i}.post_attention_layernorm.{p}": "layers.{i}.mlp_norm.{p}",
+    },
+)
+STARCODER2 = changed(
+    STABLELM,
+    {
+        "layers.{i}.mlp.c_fc.{p}": "layers.{i}.mlp.up_proj.{p}",
+        "layers.{i}.mlp.c_proj.{p}": "layers.{i}.mlp.down_proj.{p}",
+    },
+)
+NEMOTRON = changed(
+    STABLELM,
+    {
+        "norm.weight": ("norm.weight", "plus_one"),
+        "layers.{i}.input_layernorm.weight": ("layers.{i}.self_attn_norm.weight", "plus_one"),
+        "layers.{i}.post_attention_layernorm.weight": ("layers.{i}.mlp_norm.weight", "plus_one"),
+    },
+)
+PERSIMMON = changed(
+    STABLELM,
+    {
+        "final_layernorm.{p}": "norm.{p}",
+        "layers.{i}.self_attn.query_key_value.{p}": ("layers.{i}.self_attn.(q|k|v)_proj.{p}", "qkv_groups"),
+        "layers.{i}.self_attn.q_layernorm.{p}": "layers.{i}.self_attn.q_norm.{p}",
+        "layers.{i}.self_attn.k_layernorm.{p}": "layers.{i}.self_attn.k_norm.{p}",
+        "layers.{i}.self_attn.dense.{p}": "layers.{i}.self_attn.o_proj.{p}",
+        "layers.{i}.mlp.dense_h_to_4h.{p}": "layers.{i}.mlp.up_proj.{p}",
+        "layers.{i}.mlp.dense_4h_to_h.{p}": "layers.{i}.mlp.down_proj.{p}",
+    },
+)
+PHI = changed(
+    STABLELM,
+    {
+        "final_layernorm.{p}": "norm.{p}",
+        "layers.{i}.self_attn.q_layernorm.{p}": "layers.{i}.self_attn.q_norm.{p}",
+        "layers.{i}.self_attn.k_layernorm.{p}": "layers.{i}.self_attn.k_norm.{p}",
+        "layers.{i}.self_attn.dense.{p}": "layers.{i}.self_attn.o_proj.{p}",
+        "layers.{i}.mlp.fc1.{p}": "layers.{i}.mlp.up_proj.{p}",
+        "layers.{i}.mlp.fc2.{p}": "layers.{i}.mlp.down_proj.{p}",
+    },
+)
 
 # Published checkpoints have a tensor for each expert, transformers 5 one for all.
 EXPERTS: Table = {
@@ -86,6 +153,14 @@ MIXTRAL = changed(
         "layers.{i}.block_sparse_moe.experts.{e}.w3.weight": "layers.{i}.mlp.experts.{e}.up_proj.weight",
     },
 )
+MINIMAX_M2 = changed(
+    MIXTRAL,
+    {
+        "layers.{i}.mlp.e_score_correction_bias": "layers.{i}.mlp.correction_bias",
+        "layers.{i}.block_sparse_moe.e_score_correction_bias": "layers.{i}.mlp.correction_bias",
+    },
+)
+FLEX_OLMO = changed(OLMO2, EXPERTS)
 GPT_OSS = changed(
     LLAMA,
     {
@@ -142,6 +217,43 @@ GPT2: Table = {
     "h.{i}.mlp.c_fc.{p}": ("layers.{i}.mlp.up_proj.{p}", "transposed"),
     "h.{i}.mlp.c_proj.{p}": ("layers.{i}.mlp.down_proj.{p}", "transposed"),
 }
+GPT_BIGCODE = changed(
+    GPT2,
+    {
+        "h.{i}.attn.c_attn.{p}": ("layers.{i}.self_attn.(q|k|v)_proj.{p}", "qkv_groups"),
+        "h.{i}.attn.c_proj.{p}": "layers.{i}.self_attn.o_proj.{p}",
+        "h.{i}.mlp.c_fc.{p}": "layers.{i}.mlp.up_proj.{p}",
+        "h.{i}.mlp.c_proj.{p}": "layers.{i}.mlp.down_proj.{p}",
+    },
+)
+GPTJ: Table = {
+    "wte.weight": "embed_tokens.weight",
+    "ln_f.{p}": "norm.{p}",
+    "lm_head.{p}": "lm_head.{p}",
+    "h.{i}.attn.bias": NOTHING,
+    "h.{i}.attn.masked_bias": NOTHING,
+    "h.{i}.ln_1.{p}": "layers.{i}.self_attn_norm.{p}",
+    "h.{i}.attn.q_proj.weight": ("layers.{i}.self_attn.q_proj.weight", "rotary_neighbours"),
+    "h.{i}.attn.k_proj.weight": ("layers.{i}.self_attn.k_proj.weight", "rotary_neighbours"),
+    "h.{i}.attn.v_proj.weight": "layers.{i}.self_attn.v_proj.weight",
+    "h.{i}.attn.out_proj.weight": "layers.{i}.self_attn.o_proj.weight",
+    "h.{i}.mlp.fc_in.{p}": "layers.{i}.mlp.up_proj.{p}",
+    "h.{i}.mlp.fc_out.{p}": "layers.{i}.mlp.down_proj.{p}",
+}
+GPT_NEO: Table = {
+    "wte.weight": "embed_tokens.weight",
+    "wpe.weight": "embed_positions.weight",
+    "ln_f.{p}": "norm.{p}",
+    "lm_head.weight": "lm_head.weight",
+    "h.{i}.attn.attention.bias": NOTHING,
+    "h.{i}.attn.attention.masked_bias": NOTHING,
+    "h.{i}.ln_1.{p}": "layers.{i}.self_attn_norm.{p}",
+    "h.{i}.attn.attention.{qkvo}_proj.weight": "layers.{i}.self_attn.{qkvo}_proj.weight",
+    "h.{i}.attn.attention.out_proj.{p}": "layers.{i}.self_attn.o_proj.{p}",
+    "h.{i}.ln_2.{p}": "layers.{i}.mlp_norm.{p}",
+    "h.{i}.mlp.c_fc.{p}": "layers.{i}.mlp.up_proj.{p}",
+    "h.{i}.mlp.c_proj.{p}": "layers.{i}.mlp.down_proj.{p}",
+}
 GPT_NEOX: Table = {
     "embed_in.weight": "embed_tokens.weight",
     "final_layer_norm.{p}": "norm.{p}",
@@ -171,6 +283,23 @@ FALCON: Table = {
     "h.{i}.ln_mlp.{p}": "layers.{i}.mlp_norm.{p}",
     "h.{i}.mlp.dense_h_to_4h.{p}": "layers.{i}.mlp.up_proj.{p}",
     "h.{i}.mlp.dense_4h_to_h.{p}": "layers.{i}.mlp.down_proj.{p}",
+}
+BLOOM = changed(FALCON, {"word_embeddings_layernorm.{p}": "embed_norm.{p}"})
+OPT: Table = {
+    "decoder.embed_tokens.weight": "embed_tokens.weight",
+    "decoder.embed_positions.weight": "embed_positions.weight",
+    "decoder.final_layer_norm.{p}": "norm.{p}",
+    "lm_head.weight": "lm_head.weight",
+    "decoder.layers.{i}.self_attn_layer_norm.{p}": "layers.{i}.self_attn_norm.{p}",
+    "decoder.layers.{i}.self_attn.out_proj.{p}": "layers.{i}.self_attn.o_proj.{p}",
+    "decoder.layers.{i}.self_attn.{qkvo}_proj.{p}": "layers.{i}.self_attn.{qkvo}_proj.{p}",
+    "decoder.layers.{i}.final_layer_norm.{p}": "layers.{i}.mlp_norm.{p}",
+    "decoder.layers.{i}.fc1.{p}": "layers.{i}.mlp.up_proj.{p}",
+    "decoder.layers.{i}.fc2.{p}": "layers.{i}.mlp.down_proj.{p}",
+}
+BIOGPT = {name.removeprefix("decoder."): rule for name, rule in OPT.items()} | {
+    "layer_norm.{p}": "norm.{p}",
+    "output_projection.weight": "lm_head.weight",
 }
 
 MAMBA2: Table = {
@@ -221,6 +350,31 @@ BERT: Table = {
     "cls.predictions.bias": ("lm_head.bias", SPARE),
     "cls.seq_relationship.{p}": ("classifier.{p}", SPARE),
     "pooler.dense.{p}": ("pooler.{p}", SPARE),
+}
+ROBERTA = changed(
+    BERT,
+    {
+        "lm_head.dense.{p}": ("transform.dense.{p}", SPARE),
+        "lm_head.layer_norm.{p}": ("transform.norm.{p}", SPARE),
+        "lm_head.decoder.{p}": ("lm_head.{p}", SPARE),
+        "lm_head.bias": ("lm_head.bias", SPARE),
+    },
+)
+DISTILBERT: Table = {
+    "embeddings.word_embeddings.weight": "embed_tokens.weight",
+    "embeddings.position_embeddings.weight": "embed_positions.weight",
+    "embeddings.LayerNorm.{p}": "embed_norm.{p}",
+    "layer.{i}.attention.q_lin.{p}": "layers.{i}.self_attn.q_proj.{p}",
+    "layer.{i}.attention.k_lin.{p}": "layers.{i}.self_attn.k_proj.{p}",
+    "layer.{i}.attention.v_lin.{p}": "layers.{i}.self_attn.v_proj.{p}",
+    "layer.{i}.attention.out_lin.{p}": "layers.{i}.self_attn.o_proj.{p}",
+    "layer.{i}.sa_layer_norm.{p}": "layers.{i}.self_attn_norm.{p}",
+    "layer.{i}.ffn.lin1.{p}": "layers.{i}.mlp.up_proj.{p}",
+    "layer.{i}.ffn.lin2.{p}": "layers.{i}.mlp.down_proj.{p}",
+    "layer.{i}.output_layer_norm.{p}": "layers.{i}.mlp_norm.{p}",
+    "vocab_transform.{p}": ("transform.dense.{p}", SPARE),
+    "vocab_layer_norm.{p}": ("transform.norm.{p}", SPARE),
+    "vocab_projector.{p}": ("lm_head.{p}", SPARE),
 }
 
 T5: Table = {
@@ -277,17 +431,39 @@ WHISPER = changed(
 
 # model_type of a config.json: its table.
 HUGGING_FACE: dict[str, Table] = {
-    "llama": LLAMA, "mistral": LLAMA, "qwen2": LLAMA, "qwen3": LLAMA, "gemma2": GEMMA2, "gemma3_text": GEMMA2,
-    "olmo2": OLMO2, "phi3": PHI3, "mixtral": MIXTRAL, "qwen3_moe": LLAMA_MOE, "gpt_oss": GPT_OSS,
-    "deepseek_v3": DEEPSEEK_V3, "qwen3_next": QWEN3_NEXT, "gpt2": GPT2, "gpt_neox": GPT_NEOX, "falcon": FALCON,
-    "mamba2": MAMBA2, "nemotron_h": NEMOTRON_H, "bert": BERT, "t5": T5, "bart": BART, "marian": MARIAN,
-    "whisper": WHISPER,
+    **dict.fromkeys(
+        (
+            "llama", "mistral", "ministral", "qwen2", "qwen3", "gemma", "olmo", "seed_oss", "smollm3", "arcee", "cwm",
+            "eurobert",
+        ),
+        LLAMA,
+    ),
+    **dict.fromkeys(("qwen2_moe", "qwen3_moe", "olmoe", "dots1", "glm4_moe"), LLAMA_MOE),
+    **dict.fromkeys(("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "youtu"), DEEPSEEK_V3),
+    **dict.fromkeys(("cohere", "cohere2", "ernie4_5", "helium"), COHERE),
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert"), ROBERTA),
+    **dict.fromkeys(("t5", "mt5", "umt5"), T5),
+    **dict.fromkeys(("bart", "mbart", "pegasus", "plbart", "blenderbot"), BART),
+    "gemma2": GEMMA2, "gemma3_text": GEMMA2, "vaultgemma": VAULTGEMMA, "olmo2": OLMO2, "olmo3": OLMO2,
+    "exaone4": OLMO2, "flex_olmo": FLEX_OLMO, "phi3": PHI3, "glm": GLM, "glm4": GLM4, "stablelm": STABLELM,
+    "jais2": STABLELM, "starcoder2": STARCODER2, "nemotron": NEMOTRON, "persimmon": PERSIMMON, "phi": PHI,
+    "mixtral": MIXTRAL, "minimax_m2": MINIMAX_M2, "gpt_oss": GPT_OSS, "qwen3_next": QWEN3_NEXT, "gpt2": GPT2,
+    "gpt_bigcode": GPT_BIGCODE, "gptj": GPTJ, "gpt_neo": GPT_NEO, "gpt_neox": GPT_NEOX, "falcon": FALCON,
+    "bloom": BLOOM, "opt": OPT, "biogpt": BIOGPT, "mamba2": MAMBA2, "nemotron_h": NEMOTRON_H, "bert": BERT,
+    "distilbert": DISTILBERT, "marian": MARIAN, "whisper": WHISPER,
 }  # fmt: skip
 
 # Keys that change what is computed and that no part of a ModelConfig has: the value that is computed here.
 COMPUTED: dict[str, dict[str, object]] = {
     "gpt_oss": {"swiglu_alpha": 1.702},
     "deepseek_v3": {"scoring_func": "sigmoid", "topk_method": "noaux_tc"},
+    "deepseek_v2": {"scoring_func": "softmax", "topk_method": "greedy"},
+    "olmo": {"clip_qkv": None},
+    "olmoe": {"clip_qkv": None},
+    "minimax_m2": {"scoring_func": "sigmoid"},
+    "roberta": {"hidden_act": "gelu"},  # that of its head is fixed
+    "xlm-roberta": {"hidden_act": "gelu"},
+    "camembert": {"hidden_act": "gelu"},
     "mamba2": {"hidden_act": "silu"},
     "nemotron_h": {"mamba_hidden_act": "silu"},
 }

@@ -1,7 +1,7 @@
 """model_type bert and its kin: a post-LayerNorm encoder with learned positions, token types and biases.
 
 `architectures` names the head: a pooler (BertModel, also where the key is absent), the masked language model's, labels.
-Of RoBERTa's positions the first two are padding: its max_position_embeddings counts them.
+RoBERTa's first positions, up to that of `pad_token_id`, are padding: its max_position_embeddings counts them.
 Source: Devlin et al. 2018, arXiv:1810.04805; Liu et al. 2019, arXiv:1907.11692; Hugging Face defaults.
 """
 
@@ -23,6 +23,7 @@ RELEASE = {"bert": BASE, "roberta": BASE | {"vocab_size": 50265}, "xlm-roberta":
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     stack, norm = post_norm_encoder(k)
-    embedding = Embedding(type_vocab_size=k.count("type_vocab_size"), norm=norm)
-    head = task_head(k, norm, pooler=True)
-    return encoder_model(k, stack, head, position_embedding="learned", embedding=embedding)
+    padding = 0 if k.str("model_type") == "bert" else k.count("pad_token_id", default=1) + 1
+    embedding = Embedding(type_vocab_size=k.count("type_vocab_size"), position_offset=padding, norm=norm)
+    fields = {"max_position_embeddings": k.int("max_position_embeddings") - padding, "embedding": embedding}
+    return encoder_model(k, stack, task_head(k, norm, pooler=True), position_embedding="learned", **fields)

@@ -22,7 +22,8 @@ RELEASE = {
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     qk_norm = k.bool("use_qk_norm", default=False)
-    return parallel_decoder(k, qk_norm=cohere_norm(k) if qk_norm else None, qk_norm_over="heads", theta=5e5)
+    parts = {"qk_norm": cohere_norm(k), "qk_norm_over": "heads"} if qk_norm else {}
+    return parallel_decoder(k, theta=5e5, **parts)
 
 
 def cohere_norm(k: Keys) -> Norm:

@@ -18,8 +18,9 @@ RELEASE = {"deepseek_v2": HEAD | EXPERTS | {"q_lora_rank": 1536, "max_position_e
 
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
+    k.must_be("norm_topk_prob", False, "the class never divides by the sum")
     grouped = k.str("topk_method", default="greedy") != "greedy"
-    routing = weighed(k, norm=None, scale=1.0, groups=(1, 1)) | {"norm_topk_prob": False}  # the class never does
+    routing = weighed(k, norm=None, scale=1.0, groups=(1, 1)) | {"norm_topk_prob": False}
     routing |= {} if grouped else {"n_group": 1, "topk_group": 1}
     mlp = feed_forwards(k, bias=k.bool("mlp_bias", default=False), correction_bias=False, **routing)
     return latent_decoder(k, mlp, eps=1e-6)

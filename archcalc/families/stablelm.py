@@ -20,9 +20,10 @@ RELEASE = {
 def build(k: Keys) -> dict:
     """ModelConfig fields from Hugging Face keys."""
     eps, biased = k.float("layer_norm_eps", default=1e-5), k.bool("use_qkv_bias", default=False)
-    qk_norm = Norm("layernorm", eps, bias=False) if k.bool("qk_layernorm", default=False) else None
     parallel = "shared" if k.bool("use_parallel_residual", default=False) else None
-    parts = {"q_bias": biased, "k_bias": biased, "v_bias": biased, "qk_norm": qk_norm, "qk_norm_over": "heads"}
+    parts = {"q_bias": biased, "k_bias": biased, "v_bias": biased}
+    if k.bool("qk_layernorm", default=False):
+        parts |= {"qk_norm": Norm("layernorm", eps, bias=False), "qk_norm_over": "heads"}
     mlp = same(feed_forward(k, act="silu", gated=True))
     parts |= {"kv_heads": 32, "norm": Norm("layernorm", eps), "parallel": parallel}
     return rotary_decoder(k, mlp, positions=4096, share=0.25, **parts)

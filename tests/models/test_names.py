@@ -1,5 +1,7 @@
 """Every family's checkpoint, as transformers holds it and as it is published, fills the model the calculator counts."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -78,8 +80,8 @@ def test_every_rule_names_a_layout_and_known_places():
 
 
 def test_a_family_without_a_table():
-    keys = {"model_type": "gptj", "vocab_size": 61, "n_embd": 32, "n_layer": 1, "n_head": 4, "rotary_dim": 4}
-    with pytest.raises(ArchcalcError, match="model_type='gptj'"):
+    keys = {"model_type": "ctrl", "vocab_size": 61, "n_embd": 32, "n_layer": 1, "n_head": 4, "dff": 40}
+    with pytest.raises(ArchcalcError, match="model_type='ctrl'"):
         weights.assign(config_from_keys(keys), ())
 
 
@@ -155,6 +157,21 @@ def test_rotary_neighbours():
     with_rotary = Heads(2, 2, 4, rotary=models.attention.config.Rotary())
     assert rows_of("rotary_neighbours", pairs, with_rotary) == [["a0", "a1", "b0", "b1", "c0", "c1", "d0", "d1"]]
     assert rows_of("rotary_neighbours", pairs, Heads(2, 2, 4)) == [pairs]
+    half = Heads(2, 2, 4, rotary=models.attention.config.Rotary(partial_rotary_factor=0.5))
+    assert rows_of("rotary_neighbours", pairs, half) == [pairs]  # of one pair each
+    three_quarters = Heads(1, 1, 8, rotary=models.attention.config.Rotary(partial_rotary_factor=0.75))
+    rest = ["a0", "b0", "a1", "b1", "a2", "b2", "x", "y"]
+    assert rows_of("rotary_neighbours", rest, three_quarters) == [["a0", "a1", "a2", "b0", "b1", "b2", "x", "y"]]
+
+
+@pytest.mark.parametrize("kind", names.COMPUTED)
+def test_a_key_that_no_part_expresses_is_refused_at_another_value(kind):
+    for key, value in names.COMPUTED[kind].items():
+        config = config_from_keys(tiny("llama")[1])
+        same, other = ({"model_type": kind, key: given} for given in (value, "another"))
+        assert weights._table(replace(config, keys=same)) == names.HUGGING_FACE[kind]
+        with pytest.raises(ArchcalcError, match=f"{key}='another': the models compute"):
+            weights._table(replace(config, keys=other))
 
 
 def test_stacked_experts():
