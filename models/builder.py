@@ -8,7 +8,7 @@ from torch import nn
 from archcalc.config import ModelConfig
 from models.kernels import Eager
 from models.language_model import DecoderOnly, EncoderDecoder, EncoderOnly
-from models.supported import check_built
+from models.supported import check_built, check_computed
 
 Model = DecoderOnly | EncoderDecoder | EncoderOnly
 
@@ -28,10 +28,12 @@ def build(config: ModelConfig, kernels=Eager, device="cpu", dtype=torch.float32,
     """The model with random weights, the same for the same seed: normal(0, 0.02), norms the identity.
 
     On the meta device nothing is allocated, so the largest models can be built. Source: Radford et al. 2019.
+    Raises: ConfigError for a part that is not built, or a model type whose values were never compared.
     """
     model = skeleton(config, kernels, dtype)
     if torch.device(device).type == "meta":
         return model
+    check_computed(config)
     model = model.to_empty(device=device)
     model.tie()  # moving gave the head a matrix of its own
     generator = torch.Generator(device=device).manual_seed(seed)

@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 
 from archcalc import config
 from archcalc.errors import ConfigError
+from models.names import COMPUTED, HUGGING_FACE
 
 KINDS = {
     "ModelConfig", "Block", "Stack", "Attention", "LatentAttention", "Mamba2", "GatedDeltaNet", "FeedForward",
@@ -33,6 +34,7 @@ VALUES = {
     "kind": ("layernorm", "rmsnorm", "lm", "mlm", "pooler", "none"),
 }
 MOST_EXPERTS = 60_000  # more than twice those of the largest published model; each is a module, also without weights
+OWN = "transformer"  # the type of configs that are nobody's
 NOT_BUILT_FROM = {"quantization", "left_out", "keys", "assumed", "name"}
 
 
@@ -44,6 +46,8 @@ def _unbuilt(part: object) -> Iterator[str]:
         return
     if kind == "MixtureOfExperts" and (part.topk_group > part.n_group or part.num_local_experts % part.n_group):
         yield f"topk_group={part.topk_group} of n_group={part.n_group} of {part.num_local_experts} experts"
+    if kind == "Attention" and part.sliding_window and not part.causal:
+        yield "a sliding window that looks both ways"
     for field in fields(part):
         value = getattr(part, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -78,3 +82,19 @@ def check_built(model: config.ModelConfig) -> None:
             f"{part}: counted, but not built as a PyTorch model; `archcalc report` has its numbers, for a build "
             "choose a model without it"
         )
+
+
+def check_computed(model: config.ModelConfig) -> None:
+    """Raise ConfigError for a model type that was never compared with its public implementation, or for a key of it
+    that changes values and that no part says. A config written by hand, or of type `transformer`, has none.
+    """
+    keys = model.keys or {}
+    kind = keys.get("model_type", OWN)
+    if kind != OWN and kind not in HUGGING_FACE:
+        raise ConfigError(
+            f"model_type={kind!r}: its parts are built, but were never compared with the public implementation; "
+            "build it on the meta device, for names and shapes alone, or choose one that `python -m models parity` has"
+        )
+    for name, value in COMPUTED.get(kind, {}).items():
+        if keys.get(name, value) != value:
+            raise ConfigError(f"{name}={keys[name]!r}: the models compute {value!r} only, no part says otherwise")

@@ -105,7 +105,9 @@ class Tokenizer:
         Raises: WeightsError if the tokenizer has no ChatML tokens.
         """
         if not {START, END} <= self.special.keys():
-            raise WeightsError(f"tokenizer: has no {START} and {END}, so its chat format is unknown; give raw text (--raw)")
+            raise WeightsError(
+                f"tokenizer: has no {START} and {END}, so its chat format is unknown; give raw text (--raw)"
+            )
         start, end = self.special[START], self.special[END]
         system = self.system if system is None else system
         ids = []

@@ -20,6 +20,7 @@ from models.gguf_file import WeightsError
 from models.kernels import Eager
 from models.layouts import LAYOUTS
 from models.progress import progress
+from models.supported import check_computed
 
 Reader = Callable[[], torch.Tensor]
 Named = Iterable[tuple[str, Reader]]
@@ -66,12 +67,9 @@ def assign(config: ModelConfig, tensors: Named, kernels=Eager, device="cpu", dty
 
 
 def _table(config: ModelConfig) -> names.Table:
-    keys = config.keys or {}
-    kind = keys.get("model_type")
+    kind = (config.keys or {}).get("model_type")
     one_of("model_type", kind, names.HUGGING_FACE)
-    for name, value in names.COMPUTED.get(kind, {}).items():
-        if keys.get(name, value) != value:
-            raise WeightsError(f"{name}={keys[name]!r}: the models compute {value!r} only; no part says otherwise")
+    check_computed(config)
     return names.HUGGING_FACE[kind]
 
 

@@ -274,7 +274,7 @@ def test_a_broken_folder_is_refused(folder, name, content, told):
 
 
 def test_without_chatml_there_is_no_chat():
-    with pytest.raises(ArchcalcError, match="use raw text"):
+    with pytest.raises(ArchcalcError, match="give raw text"):
         Tokenizer.from_fields(sentencepiece_fields()).chat("Hi")
 
 
