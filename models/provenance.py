@@ -29,10 +29,13 @@ def machine() -> str:
 
 
 def commit() -> str:
-    """The commit of this checkout, with a mark where files differ from it."""
+    """The commit of this checkout, with a mark where files differ from it (reports aside: they are what is written)."""
     git = ["git", "-C", str(Path(__file__).parent)]
-    found = subprocess.run([*git, "describe", "--always", "--dirty", "--exclude=*"], capture_output=True, text=True)
-    return found.stdout.strip() if found.returncode == 0 else "not a git checkout"
+    found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    if found.returncode:
+        return "not a git checkout"
+    changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ":/", ":(exclude,top)reports"]).returncode
+    return found.stdout.strip() + ("-dirty" if changed else "")
 
 
 def versions(packages: Iterable[str]) -> dict[str, str]:

@@ -400,3 +400,15 @@ def test_a_plain_model_keeps_the_plain_values():
     found = block("llama").self_attn
     assert isinstance(found, Attention)
     assert (found.scale, read("llama").head.scale, block("llama").norm.offset) == (None, 1.0, 0.0)
+
+
+def test_routing_of_deepseek_v2_that_its_class_never_does_is_refused():
+    assert block("deepseek_v2", norm_topk_prob=False).mlp.norm_topk_prob is False
+    with pytest.raises(ConfigError, match="norm_topk_prob=True"):
+        block("deepseek_v2", norm_topk_prob=True)
+
+
+@pytest.mark.parametrize(("model_type", "offset"), [("bert", 0), ("roberta", 2), ("camembert", 2)])
+def test_positions_of_roberta_begin_behind_its_padding(model_type, offset):
+    found = config_from_keys({"model_type": model_type, "max_position_embeddings": 514, "pad_token_id": 1})
+    assert (found.embedding.position_offset, found.max_position_embeddings) == (offset, 514 - offset)
