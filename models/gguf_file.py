@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from archcalc.errors import ArchcalcError
-from models import names_gguf
+from models.names import gguf_tables
 
 READABLE = {"F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"}
 AT_ONCE = 2**18  # weights; what takes part in their decoding is some times their size
@@ -97,7 +97,7 @@ def _decoded(tensor) -> torch.Tensor:
 
 def architecture(path: str | Path) -> str:
     """What `general.architecture` says. Raises: WeightsError if no table has the names of its tensors."""
-    kind, known = metadata(path).get("general.architecture"), names_gguf.TABLES
+    kind, known = metadata(path).get("general.architecture"), gguf_tables.TABLES
     if not isinstance(kind, str) or kind not in known:
         raise WeightsError(f"general.architecture={kind!r}: not understood; use a file of {', '.join(known)}")
     return kind
@@ -110,12 +110,12 @@ def gguf_config(path: str | Path) -> dict[str, Any]:
     """
     kind, fields = architecture(path), metadata(path)
     told = {key.removeprefix(f"{kind}."): value for key, value in fields.items() if key.startswith(f"{kind}.")}
-    about = names_gguf.METADATA.get(kind)
+    about = gguf_tables.METADATA.get(kind)
     if about is None:
         raise WeightsError(f"general.architecture={kind!r}: its metadata do not say all; give a config.json")
     if fields.get("split.count", 1) not in (0, 1):
         raise WeightsError(f"{path}: split.count={fields['split.count']}: one of several files; join them first")
-    about = names_gguf.MIXTRAL if told.get("expert_count") else about
+    about = gguf_tables.MIXTRAL if told.get("expert_count") else about
     tokens = fields.get("tokenizer.ggml.tokens")
     told.setdefault("vocab_size", len(tokens) if isinstance(tokens, list) else 0)
     if "attention.head_count" in told and "num_key_value_heads" in about.sizes:
@@ -133,12 +133,12 @@ def gguf_config(path: str | Path) -> dict[str, Any]:
     }
 
 
-def _check(path, kind: str, about: names_gguf.Metadata, told: dict[str, Any], names: set[str]) -> None:
+def _check(path, kind: str, about: gguf_tables.Metadata, told: dict[str, Any], names: set[str]) -> None:
     """Raise for metadata that are absent or not understood, or that speak of heads of several widths."""
     absent = [f"{kind}.{name}" for name in about.sizes.values() if name not in told]
     if absent:
         raise WeightsError(f"{path}: lacks {', '.join(absent)}; convert the model again")
-    known = {*about.sizes.values(), *about.optional.values(), *HEADS, *names_gguf.EXPERTS.values()}
+    known = {*about.sizes.values(), *about.optional.values(), *HEADS, *gguf_tables.EXPERTS.values()}
     strange = [*sorted(f"{kind}.{name}" for name in told.keys() - known), *sorted(names & STRETCHES)]
     if strange:
         raise WeightsError(f"{path}: {', '.join(strange)}: cannot be read from GGUF; give a config.json")

@@ -14,11 +14,12 @@ import torch
 from archcalc.config import Block, ModelConfig
 from archcalc.errors import one_of
 from archcalc.hf import config_from_keys, load_config
-from models import gguf_file, names, names_gguf
+from models import gguf_file
 from models.builder import skeleton
 from models.gguf_file import WeightsError
 from models.kernels import Eager
 from models.layouts import LAYOUTS
+from models.names import HUGGING_FACE, gguf_tables, rules
 from models.progress import progress
 from models.supported import check_computed
 
@@ -49,7 +50,7 @@ def load(path: str | Path, config: ModelConfig | None = None, kernels=Eager, dev
     """
     path = Path(path)
     if path.suffix == ".gguf":
-        table = names_gguf.TABLES[gguf_file.architecture(path)]
+        table = gguf_tables.TABLES[gguf_file.architecture(path)]
         config = config or config_from_keys(gguf_file.gguf_config(path), name=path.stem)
         return _filled(config, gguf_file.tensors(path), table, path, kernels, device, dtype)
     files = _safetensors_files(path)
@@ -66,14 +67,14 @@ def assign(config: ModelConfig, tensors: Named, kernels=Eager, device="cpu", dty
     return _filled(config, tensors, _table(config), "tensors", kernels, device, dtype)
 
 
-def _table(config: ModelConfig) -> names.Table:
+def _table(config: ModelConfig) -> rules.Table:
     kind = (config.keys or {}).get("model_type")
-    one_of("model_type", kind, names.HUGGING_FACE)
+    one_of("model_type", kind, HUGGING_FACE)
     check_computed(config)
-    return names.HUGGING_FACE[kind]
+    return HUGGING_FACE[kind]
 
 
-def _filled(config: ModelConfig, tensors: Named, table: names.Table, source, kernels, device, dtype):
+def _filled(config: ModelConfig, tensors: Named, table: rules.Table, source, kernels, device, dtype):
     model = skeleton(config, kernels, dtype)
     owned = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     stored = model.state_dict().keys()  # not the buffers that are computed
@@ -87,7 +88,7 @@ def collect(
     config: ModelConfig,
     wanted: dict[str, torch.Tensor],
     tensors: Named,
-    table: names.Table,
+    table: rules.Table,
     source="tensors",
     device="cpu",
 ) -> dict[str, torch.Tensor]:
@@ -110,7 +111,7 @@ def collect(
 class _Collected:
     """Our tensors as they come in, and what is wrong with those that came."""
 
-    def __init__(self, config: ModelConfig, wanted: dict[str, torch.Tensor], table: names.Table, device):
+    def __init__(self, config: ModelConfig, wanted: dict[str, torch.Tensor], table: rules.Table, device):
         self.config, self.wanted, self.device = config, wanted, device
         self.rules = _compiled(tuple(table.items()))
         self.found: dict[str, torch.Tensor] = {}
@@ -137,14 +138,14 @@ class _Collected:
 
     def _rule(self, name: str) -> tuple[str, str] | None:
         """Our name of a file's tensor and its layout; None if it is not understood."""
-        for prefix in names.PREFIXES:
+        for prefix in rules.PREFIXES:
             if name.startswith(prefix):
                 name = name.removeprefix(prefix)
                 break
-        for old, new in names.OLD_ENDS.items():
+        for old, new in rules.OLD_ENDS.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
         if self._of_a_predictor(name):
-            return names.NOTHING, "same"
+            return rules.NOTHING, "same"
         for pattern, target, layout in self.rules:
             if match := pattern.fullmatch(name):
                 return target.format(**match.groupdict()), layout
@@ -166,9 +167,9 @@ class _Collected:
             experts = getattr(getattr(self._block(target), "mlp", None), "num_local_experts", 0)
             found = [one.replace("*", str(e)) for e in range(experts) for one in found] or found
         found = [self._owner(one) for one in found]
-        if layout == names.EITHER:
+        if layout == rules.EITHER:
             return [one for one in found if one in self.wanted] or found[:1]
-        return [one for one in found if one in self.wanted] if layout == names.SPARE else found
+        return [one for one in found if one in self.wanted] if layout == rules.SPARE else found
 
     def _owner(self, name: str) -> str:
         """The name under which the model owns a tensor that may be tied to another one."""
@@ -186,7 +187,7 @@ class _Collected:
         return stack.layers[index] if stack and index < len(stack.layers) else None
 
     def _parts(self, name: str, tensor: torch.Tensor, target: str, layout: str):
-        if layout in (names.EITHER, names.SPARE, "same"):
+        if layout in (rules.EITHER, rules.SPARE, "same"):
             return (tensor,)
         try:
             return LAYOUTS[layout](tensor, self._block(target), self.config.keys or {})
@@ -231,7 +232,7 @@ def _compiled(rules: tuple) -> list[tuple[re.Pattern, str, str]]:
     found = []
     for name, rule in rules:
         target, layout = (rule, "same") if isinstance(rule, str) else rule
-        regex = re.sub(r"\\\{(\w+)\\\}", lambda place: f"(?P<{place[1]}>{names.PLACES[place[1]]})", re.escape(name))
+        regex = re.sub(r"\\\{(\w+)\\\}", lambda place: f"(?P<{place[1]}>{rules.PLACES[place[1]]})", re.escape(name))
         found.append((re.compile(regex), target, layout))
     return found
 

@@ -265,6 +265,7 @@ def tiny(name: str, seed: int = 0):
     """(the transformers model of that name with lively weights, what its config.json says)."""
     import transformers
 
+    transformers.logging.set_verbosity_error()  # notes on kernels that are not installed
     class_name, values = CHECKPOINTS[name]
     kind = getattr(transformers, class_name)
     # Token ids of the released vocabulary would lie outside of the tiny one.

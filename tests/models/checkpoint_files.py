@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 import models
 from archcalc.hf import config_from_keys
-from models import names, names_gguf
+from models.names import gguf_tables, llama_like
 from models.parity.checkpoints import CHECKPOINTS, enliven
 
 KEYS = CHECKPOINTS["llama"][1] | {"model_type": "llama", "rms_norm_eps": 1e-5, "rope_theta": 1e4}
@@ -40,7 +40,7 @@ def renamed(model, table) -> dict[str, torch.Tensor]:
 
 def write_safetensors(path, model, **changes):
     """A `.safetensors` file; a change is another tensor, None for none."""
-    tensors = {f"model.{name}": tensor for name, tensor in renamed(model, names.LLAMA).items()}
+    tensors = {f"model.{name}": tensor for name, tensor in renamed(model, llama_like.LLAMA).items()}
     tensors["lm_head.weight"] = tensors.pop("model.lm_head.weight", None)
     tensors |= changes
     save_file({name: tensor for name, tensor in tensors.items() if tensor is not None}, path)
@@ -86,7 +86,7 @@ def write_gguf(path, tensors, kind="F32", architecture="llama", sizes=SIZES, num
 
 def llama_gguf(model) -> dict[str, torch.Tensor]:
     """The tensors of a llama in GGUF: rows of q and k have neighbours as rotary pairs."""
-    tensors = renamed(model, names_gguf.LLAMA)
+    tensors = renamed(model, gguf_tables.LLAMA)
     heads = {"attn_q": 4, "attn_k": 2}
     for name, tensor in tensors.items():
         if (kind := name.split(".")[-2]) in heads:

@@ -15,7 +15,8 @@ from tiny_models import assert_close, ids  # noqa: E402
 import models  # noqa: E402
 from archcalc.errors import ArchcalcError  # noqa: E402
 from archcalc.hf import config_from_keys  # noqa: E402
-from models import gguf_file, names_gguf  # noqa: E402
+from models import gguf_file  # noqa: E402
+from models.names import gguf_tables  # noqa: E402
 from models.parity.checkpoints import CHECKPOINTS  # noqa: E402
 
 Type = gguf.GGMLQuantizationType
@@ -177,7 +178,7 @@ def test_qwen_has_no_regrouped_rows(tmp_path, name):
     config = tiny_config(name, rms_norm_eps=1e-5, rope_theta=1e4)
     model = lively(config)
     sizes = rotary(config, **({"attention.key_length": 16} if name == "qwen3" else {}))
-    tensors = renamed(model, names_gguf.PLAIN)
+    tensors = renamed(model, gguf_tables.PLAIN)
     assert_read_whole(write_gguf(tmp_path / "m.gguf", tensors, architecture=name, sizes=sizes), model)
 
 
@@ -199,7 +200,7 @@ QKV = {"attn_qkv": ("attn_q", "attn_k", "attn_v")}
 def test_phi3(tmp_path, window):
     config = tiny_config("phi3", rms_norm_eps=1e-5, rope_theta=1e4, sliding_window=window or None)
     model = lively(config)
-    tensors = fused(renamed(model, names_gguf.PLAIN), QKV | {"ffn_up": ("ffn_gate", "ffn_up")})
+    tensors = fused(renamed(model, gguf_tables.PLAIN), QKV | {"ffn_up": ("ffn_gate", "ffn_up")})
     sizes = rotary(config, **{"attention.sliding_window": window, "rope.dimension_count": 8})
     assert_read_whole(write_gguf(tmp_path / "m.gguf", tensors, architecture="phi3", sizes=sizes), model)
 
@@ -207,7 +208,7 @@ def test_phi3(tmp_path, window):
 def test_gpt2(tmp_path):
     config = tiny_config("gpt2")
     model = lively(config)
-    tensors = fused(renamed(model, names_gguf.PLAIN | {"position_embd.weight": "embed_positions.weight"}), QKV)
+    tensors = fused(renamed(model, gguf_tables.PLAIN | {"position_embd.weight": "embed_positions.weight"}), QKV)
     sizes = {"vocab_size": 61, "embedding_length": 32, "feed_forward_length": 128, "block_count": 2,
              "attention.head_count": 4, "context_length": 64}  # fmt: skip
     path = write_gguf(tmp_path / "m.gguf", tensors, "F32", "gpt2", sizes, {"attention.layer_norm_epsilon": 1e-5})
@@ -241,7 +242,7 @@ FFN = ("ffn_gate", "ffn_up", "ffn_down")
 def test_gemma_stores_its_norms_with_the_one(tmp_path, name, architecture):
     config = tiny_config(name)
     model = lively(config)
-    tensors = renamed(model, names_gguf.GEMMA)
+    tensors = renamed(model, gguf_tables.GEMMA)
     tensors = {name: tensor + 1 if "norm" in name else tensor for name, tensor in tensors.items()}
     path = write_gguf(tmp_path / "m.gguf", tensors, architecture=architecture)
     assert_close(models.load(path, config)(ids(2, 9)), model(ids(2, 9)))

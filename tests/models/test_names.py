@@ -13,7 +13,8 @@ from archcalc.config import Attention as Heads  # noqa: E402
 from archcalc.config import Block, GatedDeltaNet, LatentAttention, Mamba2, Norm  # noqa: E402
 from archcalc.errors import ArchcalcError  # noqa: E402
 from archcalc.hf import config_from_keys  # noqa: E402
-from models import layouts, names, names_gguf, weights  # noqa: E402
+from models import layouts, names, weights  # noqa: E402
+from models.names import gguf_tables, rules  # noqa: E402
 from models.parity.checkpoints import CHECKPOINTS, tiny  # noqa: E402
 
 NORM = Norm("rmsnorm", 1e-5)
@@ -70,13 +71,13 @@ def test_no_tensor_can_be_left_out_or_added(name):
 
 
 def test_every_rule_names_a_layout_and_known_places():
-    tables = [*names.HUGGING_FACE.values(), *names_gguf.TABLES.values()]
+    tables = [*names.HUGGING_FACE.values(), *gguf_tables.TABLES.values()]
     used = {"same"}
     for table in tables:
         for _, target, layout in weights._compiled(tuple(table.items())):
-            target.format(**dict.fromkeys(names.PLACES, "0"))
+            target.format(**dict.fromkeys(rules.PLACES, "0"))
             used.add(layout)
-    assert used == {*layouts.LAYOUTS, names.EITHER, names.SPARE}
+    assert used == {*layouts.LAYOUTS, rules.EITHER, rules.SPARE}
 
 
 def test_a_family_without_a_table():

@@ -16,7 +16,7 @@ FOLDER = Path(models.__file__).parent
 NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 # Files that are about something else than what a model computes.
 OTHERS = {
-    "__init__", "__main__", "classics", "cli", "generate", "gguf_file", "layouts", "names", "names_gguf", "perplexity",
+    "__init__", "__main__", "classics", "cli", "generate", "gguf_file", "layouts", "perplexity",
     "progress", "provenance", "sampling", "supported", "tokenizer", "tokenizer_gguf", "weights",
 }  # fmt: skip
 

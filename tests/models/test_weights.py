@@ -16,7 +16,8 @@ from checkpoint_files import KEYS, LLAMA, changed, lively, renamed, write_safete
 import models  # noqa: E402
 from archcalc.config import ModelConfig  # noqa: E402
 from archcalc.errors import ArchcalcError  # noqa: E402
-from models import names, weights  # noqa: E402
+from models import weights  # noqa: E402
+from models.names import llama_like  # noqa: E402
 
 
 def assert_same(actual, expected):
@@ -31,7 +32,7 @@ def write_folder(folder, model, shards=1):
     """A folder in Hugging Face's layout."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(KEYS))
-    tensors = list(renamed(model, names.LLAMA).items())
+    tensors = list(renamed(model, llama_like.LLAMA).items())
     if shards == 1:
         save_file(dict(tensors), folder / "model.safetensors")
         return folder
@@ -67,7 +68,7 @@ def test_a_given_config_speaks_for_a_file_without_one(tmp_path):
 
 def test_named_tensors_without_a_file():
     model = lively()
-    tensors = renamed(model, names.LLAMA)
+    tensors = renamed(model, llama_like.LLAMA)
     loaded = weights.assign(LLAMA, ((name, lambda tensor=tensor: tensor) for name, tensor in tensors.items()))
     assert_same(loaded, model)
     tensors["norm.weight"].zero_()
@@ -83,7 +84,7 @@ def test_a_config_of_no_family_has_no_names(tmp_path):
 @pytest.mark.parametrize("stored", [torch.float16, torch.bfloat16, torch.float64])
 def test_loading_casts(tmp_path, stored):
     model = lively()
-    tensors = {name: tensor.to(stored) for name, tensor in renamed(model, names.LLAMA).items()}
+    tensors = {name: tensor.to(stored) for name, tensor in renamed(model, llama_like.LLAMA).items()}
     save_file(tensors, tmp_path / "m.safetensors")
     loaded = models.load(tmp_path / "m.safetensors", LLAMA, dtype=torch.bfloat16)
     assert {parameter.dtype for parameter in loaded.parameters()} == {torch.bfloat16}

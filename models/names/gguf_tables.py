@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.names import NOTHING, Table, changed
+from models.names.rules import NOTHING, Table, changed
 
 PLAIN: Table = {
     "token_embd.weight": "embed_tokens.weight",
