@@ -187,8 +187,6 @@ def report(result: Result) -> Found:
         f"windows of {s.window:,}. "
         "Medians of turns; a step appends to the cache by making it anew, so its bytes are read and written.",
         markdown_table(measured, [*headers, "a step", "tokens a second"]),
-        "Between a key head for each query head and one for all, time also depends on how PyTorch multiplies by shared "
-        "keys: where it copies them for each query head, grouped queries save memory and no time.",
         f"## Counted: {BIG} in 16 bits at {BIG_CONTEXT:,} tokens, windows of {BIG_WINDOW:,}",
         markdown_table(big, headers),
         f"The released {BIG} has an untied head, 8 of 32 key heads and no window.",
