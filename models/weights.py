@@ -227,10 +227,10 @@ def _expanded(target: str) -> list[str]:
 
 
 @lru_cache(maxsize=32)
-def _compiled(rules: tuple) -> list[tuple[re.Pattern, str, str]]:
+def _compiled(pairs: tuple) -> list[tuple[re.Pattern, str, str]]:
     """Rules of a table as (pattern of the file's name, our name, layout)."""
     found = []
-    for name, rule in rules:
+    for name, rule in pairs:
         target, layout = (rule, "same") if isinstance(rule, str) else rule
         regex = re.sub(r"\\\{(\w+)\\\}", lambda place: f"(?P<{place[1]}>{rules.PLACES[place[1]]})", re.escape(name))
         found.append((re.compile(regex), target, layout))
