@@ -28,19 +28,19 @@ class Past:
 
     Args:
         write_indices_B: static slots: where each row's new tokens go. None: the tensors grow.
-        limit: a growing layer keeps so many tokens, the last ones; None for all.
+        window: a growing layer keeps so many tokens, the last ones; None for all.
     """
 
     tensors: Tensors
     write_indices_B: torch.Tensor | None = None
-    limit: int | None = None
+    window: int | None = None
     kernels: type = Eager
 
     def append(self, *new: torch.Tensor) -> Tensors:
         """Keep the new tokens; return all that this pass may attend to, along the second to last axis."""
         if self.write_indices_B is None:
             every = tuple(torch.cat(pair, dim=-2) for pair in zip(self.tensors, new, strict=True))
-            self.tensors = tuple(t[..., -self.limit :, :] for t in every) if self.limit else every
+            self.tensors = tuple(t[..., -self.window :, :] for t in every) if self.window else every
             return every
         pairs = zip(self.tensors, new, strict=True)
         self.tensors = tuple(self.kernels.cache_write(old, one, self.write_indices_B) for old, one in pairs)
@@ -58,12 +58,14 @@ class Cache:
     overwritten. A recurrent state cannot take that back, so there padding must be in front.
 
     Args:
-        capacity: slots; None if it grows. length: slots after which nothing has been written.
+        capacity: slots; None if it grows. limit: positions that the model has.
+        length: slots after which nothing has been written.
         start_B: padding in front of each row.
     """
 
     layers: list[Past]
     capacity: int | None
+    limit: int
     length: int = 0
     start_B: torch.Tensor | None = field(default=None, repr=False)
 
@@ -86,8 +88,9 @@ class Cache:
         new = {"dtype": dtype, "device": device}
         # Zeros, not empty: what a mask hides is still multiplied, by a weight of 0, and 0 * NaN is NaN.
         tensors = [tuple(torch.zeros(shape, **new) for shape in shapes(m, batch, capacity or 0)) for m in mixers]
-        limits = [None if capacity or m is None else m.sliding_window for m in mixers]
-        return cls([Past(one, limit=limit) for one, limit in zip(tensors, limits, strict=True)], capacity)
+        windows = [None if capacity or m is None else m.sliding_window for m in mixers]
+        layers = [Past(one, window=window) for one, window in zip(tensors, windows, strict=True)]
+        return cls(layers, capacity, config.max_position_embeddings)
 
     @property
     def nbytes(self) -> int:
@@ -95,16 +98,19 @@ class Cache:
         return nbytes([layer.tensors for layer in self.layers])
 
     def advance(self, position_ids_BT: torch.Tensor | None, batch: int, tokens: int, device) -> torch.Tensor:
-        """Make room for a pass; its positions [B, T], the given ones or the next. Raises: CacheError if full."""
-        if self.start_B is None:
-            self.start_B = torch.zeros(batch, dtype=torch.int64, device=device)
+        """Make room for a pass; its positions [B, T], the given ones or the next.
+
+        Raises: CacheError, with nothing changed, if the cache is full or the positions do not go on where it ended.
+        """
+        start_B, end = self.start_B, self.length + tokens
+        if start_B is None:
+            start_B = torch.zeros(batch, dtype=torch.int64, device=device)
             if position_ids_BT is not None:
-                self.start_B = (-position_ids_BT[:, 0]).clamp(min=0)
-        end = self.length + tokens
+                start_B = (-position_ids_BT[:, 0]).clamp(min=0)
         if position_ids_BT is None:
-            position_ids_BT = torch.arange(self.length, end, device=device) - self.start_B[:, None]
+            position_ids_BT = torch.arange(self.length, end, device=device) - start_B[:, None]
         elif not position_ids_BT.is_meta:  # a meta tensor has no values to check
-            slots_B = position_ids_BT[:, 0] + self.start_B
+            slots_B = position_ids_BT[:, 0] + start_B
             end = int(slots_B.max()) + tokens
             if self.capacity is None and bool((slots_B != self.length).any()):
                 raise CacheError("position_ids: a growing cache goes on where it ended; pad prompts in front")
@@ -112,17 +118,19 @@ class Cache:
             raise CacheError(
                 f"capacity={self.capacity}: full, this pass needs {end} slots; make a Cache of a larger capacity"
             )
-        self.length = end
+        if end > self.limit:
+            raise CacheError(f"{end} tokens: more than max_position_embeddings={self.limit}; give fewer")
+        self.start_B, self.length = start_B, end
         for layer in self.layers if self.capacity else ():
-            layer.write_indices_B = position_ids_BT[:, 0] + self.start_B
+            layer.write_indices_B = position_ids_BT[:, 0] + start_B
         return position_ids_BT
 
-    def key_positions(self, tokens: int, limit: int | None) -> torch.Tensor:
+    def key_positions(self, tokens: int, window: int | None) -> torch.Tensor:
         """Positions of the keys that a pass of T tokens attends to, [B, S]; below 0 for padding. After `advance`."""
         first, end = 0, self.capacity
         if not self.capacity:
             end = self.length
-            first = max(0, end - tokens - limit) if limit else 0
+            first = max(0, end - tokens - window) if window else 0
         return torch.arange(first, end, device=self.start_B.device) - self.start_B[:, None]
 
 

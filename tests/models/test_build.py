@@ -145,3 +145,13 @@ def test_a_growing_cache_takes_padding_in_front_only():
     model(ids(2, 4), cache=cache)
     with pytest.raises(ArchcalcError, match="pad prompts in front"):
         model(ids(2, 1), torch.tensor([[4], [2]]), cache)
+
+
+@pytest.mark.parametrize("capacity", [None, 8])
+def test_a_pass_that_is_refused_leaves_the_cache_as_it_was(capacity):
+    model = models.build(replace(DECODER_ONLY["llama"], max_position_embeddings=8))
+    cache, tokens = models.Cache.empty(model.config, 1, capacity), ids(1, 8)
+    model(tokens[:, :5], cache=cache)
+    with pytest.raises(ArchcalcError):
+        model(tokens[:, :4], cache=cache)
+    assert torch.allclose(model(tokens[:, 5:], cache=cache), model(tokens)[:, 5:], atol=1e-6)
