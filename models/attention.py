@@ -39,9 +39,8 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden_size, keys, bias=a.k_bias)
         self.v_proj = nn.Linear(hidden_size, a.num_key_value_heads * value_dim, bias=a.v_bias)
         self.o_proj = nn.Linear(a.num_attention_heads * value_dim, hidden_size, bias=a.o_bias)
-        if a.qk_norm:
-            sizes = (a.head_dim, a.head_dim) if a.qk_norm_over == "head" else (queries, keys)
-            self.q_norm, self.k_norm = (norm_from_config(a.qk_norm, size, kernels) for size in sizes)
+        sizes = (a.head_dim, a.head_dim) if a.qk_norm_over == "head" else (queries, keys)
+        self.q_norm, self.k_norm = (norm_from_config(a.qk_norm, size, kernels) if a.qk_norm else None for size in sizes)
         if a.output_gate:
             gates = a.num_attention_heads * (value_dim if a.output_gate == "element" else 1)
             self.gate_proj = nn.Linear(hidden_size, gates, bias=a.has_gate_bias)
@@ -49,13 +48,19 @@ class Attention(nn.Module):
         if a.relative_buckets:
             self.relative_attention_bias = nn.Embedding(a.relative_buckets, a.num_attention_heads)
 
-    def _heads(self, x_BTx: torch.Tensor, norm: str = "") -> torch.Tensor:
-        """[B, T, heads, H], normed where there is a QK-norm."""
-        if norm and self.config.qk_norm:
-            if self.config.qk_norm_over == "head":
-                return getattr(self, norm)(x_BTx.unflatten(-1, (-1, self.config.head_dim)))
-            x_BTx = getattr(self, norm)(x_BTx)
-        return x_BTx.unflatten(-1, (-1, self.config.head_dim))
+    def _heads(self, x_BTx: torch.Tensor, heads: int, norm: nn.Module | None = None) -> torch.Tensor:
+        """[B, T, heads, H], normed where there is a QK-norm: of each head, or of all of them as one vector."""
+        by_head = self.config.qk_norm_over == "head"
+        x_BTx = norm(x_BTx) if norm and not by_head else x_BTx
+        x_BTNH = x_BTx.unflatten(-1, (heads, -1))
+        return norm(x_BTNH) if norm and by_head else x_BTNH
+
+    def _queries(self, x_BTD: torch.Tensor) -> torch.Tensor:
+        return self._heads(self.q_proj(x_BTD), self.config.num_attention_heads, self.q_norm)
+
+    def _keys_values(self, x_BTD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        heads = self.config.num_key_value_heads
+        return self._heads(self.k_proj(x_BTD), heads, self.k_norm), self._heads(self.v_proj(x_BTD), heads)
 
     def _output(self, x_BTD, q_BNTH, k_BKSH, v_BKSU, mask_B1TS, bias_BNTS=None) -> torch.Tensor:
         a = self.config
@@ -67,9 +72,9 @@ class Attention(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor, context: Context, past: Past | None = None) -> torch.Tensor:
         """Self-attention of T tokens to themselves and to the past: [B, T, D]."""
-        q_BTNH, k_BTKH = self._heads(self.q_proj(x_BTD), "q_norm"), self._heads(self.k_proj(x_BTD), "k_norm")
+        q_BTNH, (k_BTKH, v_BTKU) = self._queries(x_BTD), self._keys_values(x_BTD)
         q_BTNH, k_BTKH = (turned(heads, context, self.kernels) for heads in (q_BTNH, k_BTKH))
-        v_BTKU = self._mixed(self.v_proj(x_BTD).unflatten(-1, (self.config.num_key_value_heads, -1)), context)
+        v_BTKU = self._mixed(v_BTKU, context)
         pair = k_BTKH.transpose(1, 2), v_BTKU.transpose(1, 2)
         pair = past.append(*pair) if past else pair
         return self._output(x_BTD, q_BTNH.transpose(1, 2), *pair, context.mask_B1TS, context.bias_BNTS)
@@ -84,10 +89,10 @@ class Attention(nn.Module):
 
     def keys_values(self, source_BXD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cross-attention's keys and values [B, K, X, H], to be computed once a source."""
-        k_BXKH, v_BXKH = self._heads(self.k_proj(source_BXD), "k_norm"), self._heads(self.v_proj(source_BXD))
+        k_BXKH, v_BXKH = self._keys_values(source_BXD)
         return k_BXKH.transpose(1, 2), v_BXKH.transpose(1, 2)
 
     def cross(self, x_BTD: torch.Tensor, context: Context) -> torch.Tensor:
         """Cross-attention of T target tokens to X source tokens, [B, T, D]."""
-        q_BNTH = self._heads(self.q_proj(x_BTD), "q_norm").transpose(1, 2)
+        q_BNTH = self._queries(x_BTD).transpose(1, 2)
         return self._output(x_BTD, q_BNTH, context.cross_k_BKXH, context.cross_v_BKXH, context.cross_mask_B1TX)

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from archcalc.config import ModelConfig
+from models.feed_forward import MixtureOfExperts
 from models.kernels import Eager
 from models.language_model import DecoderOnly, EncoderDecoder, EncoderOnly
 from models.supported import check_built, check_computed
@@ -21,11 +22,15 @@ def skeleton(config: ModelConfig, kernels=Eager, dtype=torch.float32) -> Model:
     check_built(config)
     kind = DecoderOnly if not config.encoder else EncoderDecoder if config.decoder else EncoderOnly
     with torch.device("meta"):
-        return kind(config, kernels).to(dtype).requires_grad_(False).eval()
+        model = kind(config, kernels).to(dtype).requires_grad_(False).eval()
+    for module in model.modules():  # stored in fp32 and compared in fp32, whatever the weights are
+        if isinstance(module, MixtureOfExperts) and module.correction_bias is not None:
+            module.correction_bias = module.correction_bias.float()
+    return model
 
 
 def build(config: ModelConfig, kernels=Eager, device="cpu", dtype=torch.float32, seed: int = 0) -> Model:
-    """The model with random weights, the same for the same seed: normal(0, 0.02), norms the identity.
+    """The model with random weights, the same for the same seed: normal(0, 0.02), norms the identity, biases 0.
 
     On the meta device nothing is allocated, so the largest models can be built. Source: Radford et al. 2019.
     Raises: ConfigError for a part that is not built, or a model type whose values were never compared.
@@ -43,5 +48,5 @@ def build(config: ModelConfig, kernels=Eager, device="cpu", dtype=torch.float32,
             nn.init.normal_(tensor, std=0.02, generator=generator)
         else:
             offset = owner.config.offset if type(owner).__name__ == "RMSNorm" else 0
-            nn.init.constant_(tensor, 1.0 - offset if name.endswith("weight") else 0.0)
+            nn.init.constant_(tensor, 1.0 - offset if name.endswith(("weight", ".D")) else 0.0)
     return model

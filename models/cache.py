@@ -37,10 +37,16 @@ class Past:
     kernels: type = Eager
 
     def append(self, *new: torch.Tensor) -> Tensors:
-        """Keep the new tokens; return all that this pass may attend to, along the second to last axis."""
+        """Keep the new tokens; return all that this pass may attend to, along the second to last axis.
+
+        Raises: CacheError for tokens of another type than the cache's.
+        """
+        if self.tensors[0].dtype != new[0].dtype:
+            raise CacheError(f"dtype: {new[0].dtype} into a cache of {self.tensors[0].dtype}; make one of that dtype")
         if self.write_indices_B is None:
             every = tuple(torch.cat(pair, dim=-2) for pair in zip(self.tensors, new, strict=True))
-            self.tensors = tuple(t[..., -self.window :, :] for t in every) if self.window else every
+            # Copied, for a view would keep all of it.
+            self.tensors = tuple(t[..., -self.window :, :].clone() for t in every) if self.window else every
             return every
         pairs = zip(self.tensors, new, strict=True)
         self.tensors = tuple(self.kernels.cache_write(old, one, self.write_indices_B) for old, one in pairs)
@@ -59,6 +65,7 @@ class Cache:
 
     Args:
         capacity: slots; None if it grows. limit: positions that the model has.
+        overwrites: slots are written again, so that prompts may be padded behind.
         length: slots after which nothing has been written.
         start_B: padding in front of each row.
     """
@@ -66,6 +73,7 @@ class Cache:
     layers: list[Past]
     capacity: int | None
     limit: int
+    overwrites: bool = False
     length: int = 0
     start_B: torch.Tensor | None = field(default=None, repr=False)
 
@@ -90,7 +98,8 @@ class Cache:
         tensors = [tuple(torch.zeros(shape, **new) for shape in shapes(m, batch, capacity or 0)) for m in mixers]
         windows = [None if capacity or m is None else m.sliding_window for m in mixers]
         layers = [Past(one, window=window) for one, window in zip(tensors, windows, strict=True)]
-        return cls(layers, capacity, config.max_position_embeddings)
+        overwrites = bool(capacity) and not any(isinstance(mixer, Recurrent) for mixer in mixers)
+        return cls(layers, capacity, config.max_position_embeddings, overwrites)
 
     @property
     def nbytes(self) -> int:
@@ -103,27 +112,34 @@ class Cache:
         Raises: CacheError, with nothing changed, if the cache is full or the positions do not go on where it ended.
         """
         start_B, end = self.start_B, self.length + tokens
+        kept = next((tensor for layer in self.layers for tensor in layer.tensors), None)
+        if kept is not None and len(kept) != batch:
+            raise CacheError(f"batch {batch}: the cache is for {len(kept)} sequences; make one for this batch")
         if start_B is None:
             start_B = torch.zeros(batch, dtype=torch.int64, device=device)
             if position_ids_BT is not None:
                 start_B = (-position_ids_BT[:, 0]).clamp(min=0)
         if position_ids_BT is None:
             position_ids_BT = torch.arange(self.length, end, device=device) - start_B[:, None]
-        elif not position_ids_BT.is_meta:  # a meta tensor has no values to check
-            slots_B = position_ids_BT[:, 0] + start_B
+        slots_B = position_ids_BT[:, 0] + start_B
+        if not slots_B.is_meta:  # a meta tensor has no values to check
             end = int(slots_B.max()) + tokens
-            if self.capacity is None and bool((slots_B != self.length).any()):
-                raise CacheError("position_ids: a growing cache goes on where it ended; pad prompts in front")
-        if self.capacity and end > self.capacity:
-            raise CacheError(
-                f"capacity={self.capacity}: full, this pass needs {end} slots; make a Cache of a larger capacity"
-            )
-        if end > self.limit:
-            raise CacheError(f"{end} tokens: more than max_position_embeddings={self.limit}; give fewer")
-        self.start_B, self.length = start_B, end
+            self._check(slots_B, end, end - int(start_B.min()))
+        self.start_B, self.length = start_B, max(self.length, end)
         for layer in self.layers if self.capacity else ():
-            layer.write_indices_B = position_ids_BT[:, 0] + start_B
+            layer.write_indices_B = slots_B
         return position_ids_BT
+
+    def _check(self, slots_B: torch.Tensor, end: int, reach: int) -> None:
+        """Raise CacheError for a pass that has no room, or leaves a gap, or goes back where that is no overwriting."""
+        bound = ("capacity", self.capacity, end) if self.capacity else ("max_position_embeddings", self.limit, reach)
+        name, most, used = bound
+        if used > most:
+            raise CacheError(f"{name}={most}: this pass needs {used}; make a larger cache or give fewer tokens")
+        back = 0 if self.overwrites else self.length
+        if bool(((slots_B < back) | (slots_B > self.length)).any()):
+            where = "may go back over padding, no further" if self.overwrites else "must go on where it ended"
+            raise CacheError(f"position_ids: a pass after {self.length} tokens {where}; pad prompts in front")
 
     def key_positions(self, tokens: int, window: int | None) -> torch.Tensor:
         """Positions of the keys that a pass of T tokens attends to, [B, S]; below 0 for padding. After `advance`."""

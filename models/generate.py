@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator
 
 import torch
 
+from archcalc.config import ModelConfig
 from archcalc.errors import ArchcalcError, one_of
 from models.cache import Cache
 from models.language_model import DecoderOnly, EncoderDecoder, left_padded
@@ -65,7 +66,8 @@ def _generate(model, prompt_ids, max_new_tokens, eos, sampler, static, start_id)
     starts = [[_start_id(model, start_id)]] * len(prompt_ids) if isinstance(model, EncoderDecoder) else prompt_ids
     weight = next(model.parameters())
     new = {"dtype": weight.dtype, "device": weight.device}
-    capacity = max(map(len, starts)) + max_new_tokens if static else None
+    most = max(map(len, starts)) + max_new_tokens
+    capacity = most if static or _changes(model.config, most) else None
     past = Cache.empty(model.config, len(starts), capacity, **new)
     forward = _forward(model, prompt_ids, past, weight.device)
     ids_BT, position_ids_BT = left_padded(starts, device=weight.device)
@@ -78,6 +80,12 @@ def _generate(model, prompt_ids, max_new_tokens, eos, sampler, static, start_id)
             return
         yield [token if on else None for on, token in zip(running, tokens, strict=True)]
         ids_BT, position_ids_BT = chosen_B[:, None], position_ids_BT[:, -1:] + 1
+
+
+def _changes(config: ModelConfig, tokens: int) -> bool:
+    """Whether so many tokens are turned otherwise than fewer ones: then keys must be made for all from the start."""
+    rotaries = [getattr(block.self_attn, "rotary", None) for block in config.decoder.layers]
+    return any(rotary and rotary.short_context and tokens > rotary.short_context for rotary in rotaries)
 
 
 def _forward(model, prompt_ids: list[list[int]], past: Cache, device) -> Callable[..., torch.Tensor]:

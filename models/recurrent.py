@@ -37,8 +37,8 @@ class Recurrent(nn.Module):
         self.config = mixer
         self.in_proj = nn.ModuleDict({name: nn.Linear(hidden_size, size, bias=bias) for name, size in parts.items()})
         self.conv1d = Convolution(mixer.dims["x"], mixer.dims["k"], conv_bias)
-        self.dt_bias = nn.Parameter(torch.ones(heads))
-        self.A_log = nn.Parameter(torch.zeros(heads))
+        self.dt_bias = nn.Parameter(torch.empty(heads))
+        self.A_log = nn.Parameter(torch.empty(heads))
 
     def forward(self, x_BTD: torch.Tensor, context: Context, past: Past | None = None) -> torch.Tensor:
         """T steps from the past state on, or from an empty one: [B, T, D]. Padding in front leaves it empty."""
@@ -72,7 +72,7 @@ class Mamba2(Recurrent):
         m, inner, shared = mixer, mixer.num_heads * mixer.head_dim, mixer.n_groups * mixer.state_size
         parts = {"z": inner, "x": inner, "b": shared, "c": shared, "dt": m.num_heads}
         super().__init__(m, parts, m.num_heads, m.conv_bias, m.bias, hidden_size)
-        self.D = nn.Parameter(torch.ones(m.num_heads))
+        self.D = nn.Parameter(torch.empty(m.num_heads))
         width = inner // m.n_groups if m.norm_per_group else inner
         self.norm = norm_from_config(m.norm, inner, kernels) if m.norm else None
         self.norm_width, self.kernels = width, kernels

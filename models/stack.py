@@ -11,16 +11,7 @@ from archcalc.errors import ArchcalcError
 from models.block import Block
 from models.cache import Cache, CrossCache
 from models.norm import norm_from_config
-from models.positions import (
-    Context,
-    alibi,
-    causal_mask,
-    distance_buckets,
-    padding_mask,
-    rotary_tables,
-    sinusoids,
-    without_padding,
-)
+from models.positions import Context, alibi, causal_mask, distance_buckets, padding_mask, rotary_tables, sinusoids
 
 
 class Stack(nn.Module):
@@ -73,9 +64,8 @@ class Stack(nn.Module):
         if rotary is None:
             return None, None
         # As long as is needed and not as the config says, which may be anything; doubled, so that few are made.
-        length, scaling = min(1 << (tokens - 1).bit_length(), self.limit), rotary.rope_scaling
-        if scaling and scaling.rope_type == "longrope" and tokens <= scaling.original_max_position_embeddings:
-            length = min(length, scaling.original_max_position_embeddings)
+        length, short = min(1 << (tokens - 1).bit_length(), self.limit), rotary.short_context
+        length = min(length, short) if short and tokens <= short else length
         head_dim = getattr(mixer, "head_dim", None) or mixer.qk_rope_head_dim
         key = (rotary, head_dim, length, torch.device(device))
         if key not in self._tables:
@@ -125,11 +115,13 @@ class Stack(nn.Module):
         keys_BS = cache.key_positions(tokens, mixer.sliding_window) if cache else position_ids_BT
         if mixer.causal:
             chunk = getattr(mixer, "attention_chunk_size", None)
-            mask_B1TS = causal_mask(position_ids_BT, keys_BS, mixer.sliding_window, chunk)
-            mask_B1TS = without_padding(mask_B1TS, position_ids_BT, keys_BS)
+            mask_B1TS = causal_mask(position_ids_BT, keys_BS, mixer.sliding_window, chunk, padded=True)
         else:
             mask_B1TS = padding_mask(present_BT, tokens)
         reach = (cache.capacity or cache.length) if cache else _reach(position_ids_BT)
+        short = getattr(mixer, "rotary", None) and mixer.rotary.short_context
+        if short and cache and not cache.capacity and reach > short >= reach - tokens > 0:
+            raise ArchcalcError(f"{reach} tokens: earlier keys were turned for at most {short}; make the cache static")
         tables = self.rotary(mixer, reach, position_ids_BT.device)
         bias_BNTS = self._bias(layer, keys_BS[:, None, :] - position_ids_BT[:, :, None], others)
         return Context(real_BT, mask_B1TS, *tables, bias_BNTS, present_BT)
@@ -140,10 +132,8 @@ class Stack(nn.Module):
         if getattr(mixer, "alibi", False):
             return mixer.alibi_scale * alibi(ahead_BTS, mixer.num_attention_heads)
         buckets = getattr(mixer, "relative_buckets", None)
-        if buckets == 0:
-            return next(iter(others.values())).bias_BNTS
         if not buckets:
-            return None
+            return None if buckets is None else next(iter(others.values())).bias_BNTS
         found_BTS = distance_buckets(ahead_BTS, buckets, mixer.relative_max_distance, mixer.causal)
         return layer.self_attn.relative_attention_bias(found_BTS).permute(0, 3, 1, 2)
 

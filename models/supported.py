@@ -33,7 +33,7 @@ VALUES = {
     "qk_norm_over": ("head", "all"),
     "kind": ("layernorm", "rmsnorm", "lm", "mlm", "pooler", "none"),
 }
-MOST_EXPERTS = 60_000  # more than twice those of the largest published model; each is a module, also without weights
+MOST_EXPERTS = 40_000  # more than those of the largest published model; each is a module, also without weights
 OWN = "transformer"  # the type of configs that are nobody's
 NOT_BUILT_FROM = {"quantization", "left_out", "keys", "assumed", "name"}
 
@@ -44,10 +44,7 @@ def _unbuilt(part: object) -> Iterator[str]:
     if kind not in KINDS:
         yield kind
         return
-    if kind == "MixtureOfExperts" and (part.topk_group > part.n_group or part.num_local_experts % part.n_group):
-        yield f"topk_group={part.topk_group} of n_group={part.n_group} of {part.num_local_experts} experts"
-    if kind == "Attention" and part.sliding_window and not part.causal:
-        yield "a sliding window that looks both ways"
+    yield from _contradictions(part)
     for field in fields(part):
         value = getattr(part, field.name)
         default = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -62,6 +59,22 @@ def _unbuilt(part: object) -> Iterator[str]:
                 yield from _unbuilt(block)
         elif type(value).__module__.startswith("archcalc.") and field.name not in NOT_BUILT_FROM:
             yield from _unbuilt(value)
+
+
+def _contradictions(part: object) -> Iterator[str]:
+    """What the fields of a part ask for together, and that no module does."""
+    if isinstance(part, config.Attention) and not part.causal and (part.sliding_window or part.alibi):
+        yield "a window, or a bias by distance, that looks both ways"
+    cross = part.cross_attn if isinstance(part, config.Block) else None
+    if cross and (cross.rotary or cross.alibi or cross.relative_buckets):
+        yield "positions in cross-attention"
+    if isinstance(part, config.MixtureOfExperts):
+        experts, groups, chosen = part.num_local_experts, part.n_group, part.topk_group
+        whole = groups >= 1 and experts % groups == 0 and 1 <= chosen <= groups
+        if not whole or (
+            groups > 1 and (experts < 2 * groups or part.num_experts_per_tok > chosen * experts // groups)
+        ):
+            yield f"topk_group={chosen} of n_group={groups} of {experts} experts, {part.num_experts_per_tok} a token"
 
 
 def unbuilt(model: config.ModelConfig) -> str | None:

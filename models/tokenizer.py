@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,17 @@ SYSTEMS = (
     "You are a helpful assistant.",
 )
 CONTEXT, LONGEST_CHARACTER = 8, 4  # tokens; a character of UTF-8 has at most 4 bytes
+
+
+@contextmanager
+def understood(what: object) -> Iterator[None]:
+    """Whatever the library raises on a broken tokenizer, plain exceptions or its panics, as a WeightsError."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic is no Exception
+        raise WeightsError(f"{what}: no readable tokenizer ({error}); get it again") from error
 
 
 class Tokenizer:
@@ -57,12 +70,10 @@ class Tokenizer:
         file = Path(folder) / "tokenizer.json"
         if not file.is_file():
             raise WeightsError(f"{file}: no such file; give a folder that has one, or a .gguf file")
-        try:
+        with understood(file):
             engine = Engine.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise WeightsError(f"{file}: no readable tokenizer ({error}); get it again") from error
-        engine.no_truncation()
-        engine.no_padding()
+            engine.no_truncation()
+            engine.no_padding()
         return cls(engine, _eos_ids(Path(folder)), _template(Path(folder)))
 
     @property
@@ -72,11 +83,11 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of plain text; `<|im_end|>` in it is text like any other."""
-        return self.engine.encode(self._text(text), add_special_tokens=False).ids
+        return self._ids(text, add_special_tokens=False)
 
     def source(self, text: str) -> list[int]:
         """Token ids of a whole text, with the special tokens around it that the file asks for: an encoder's input."""
-        return self.engine.encode(self._text(text)).ids
+        return self._ids(text)
 
     def raw(self, text: str) -> list[int]:
         """Token ids of a text that goes on: with a bos in front where the file asks for one, without an eos behind."""
@@ -84,6 +95,11 @@ class Tokenizer:
         while len(ids) > 1 and ids[-1] in self.eos_ids:
             ids.pop()
         return ids
+
+    def _ids(self, text: str, **how: bool) -> list[int]:
+        text = self._text(text)
+        with understood("tokenizer"):
+            return self.engine.encode(text, **how).ids
 
     def _text(self, text: str) -> str:
         try:
@@ -94,7 +110,8 @@ class Tokenizer:
 
     def decode(self, ids: list[int]) -> str:
         """Text of token ids, without the special ones."""
-        return self.engine.decode(ids)
+        with understood("tokenizer"):
+            return self.engine.decode(ids)
 
     def chat(self, prompt: str, system: str | None = None) -> list[int]:
         """Ids of one user turn in the ChatML format, up to where the assistant answers.

@@ -10,6 +10,7 @@ from typing import Any
 
 from models.gguf_file import WeightsError
 
+LONGEST = 1000  # characters of a token; every cut of it is tried
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # tokenizer.ggml.token_type
 ROLES = ("bos", "eos", "eot", "eom", "unknown", "padding", "seperator", "cls", "mask")  # the third is spelled so
 SPACE = "▁"  # SentencePiece's
@@ -107,6 +108,11 @@ def _sentencepiece(fields: dict[str, Any]):
 
 def _merges_from_scores(tokens: list[str], scores: list[float], types: list[int]) -> list[tuple[str, str]]:
     """Every way to make a token of two others, the best score first. Control tokens are not made of text."""
+    longest = max(map(len, tokens))
+    if longest > LONGEST:
+        raise WeightsError(
+            f"tokenizer.ggml.tokens: one of {longest} characters, more than {LONGEST}; get the file again"
+        )
     plain = {token: score for token, score, type_ in zip(tokens, scores, types, strict=True) if type_ == NORMAL}
     pairs = [
         (-score, token[:cut], token[cut:])

@@ -70,11 +70,11 @@ def assign(config: ModelConfig, tensors: Named, kernels=Eager, device="cpu", dty
 def _table(config: ModelConfig) -> rules.Table:
     kind = (config.keys or {}).get("model_type")
     one_of("model_type", kind, HUGGING_FACE)
-    check_computed(config)
     return HUGGING_FACE[kind]
 
 
 def _filled(config: ModelConfig, tensors: Named, table: rules.Table, source, kernels, device, dtype):
+    check_computed(config)
     model = skeleton(config, kernels, dtype)
     owned = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     stored = model.state_dict().keys()  # not the buffers that are computed

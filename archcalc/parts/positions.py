@@ -67,3 +67,9 @@ class Rotary:
         share = self.partial_rotary_factor
         if not 0 < share <= 1:
             raise ConfigError(f"partial_rotary_factor={share!r}: must lie in (0, 1]; remove it for the whole head")
+
+    @property
+    def short_context(self) -> int | None:
+        """The context within which other factors hold than beyond it (longrope); None where all contexts are alike."""
+        scaling = self.rope_scaling
+        return scaling.original_max_position_embeddings if scaling and scaling.rope_type == "longrope" else None

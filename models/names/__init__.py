@@ -86,5 +86,6 @@ COMPUTED: dict[str, dict[str, object]] = {
     "xlm-roberta": {"hidden_act": "gelu"},
     "camembert": {"hidden_act": "gelu"},
     "mamba2": {"hidden_act": "silu"},
+    "whisper": {"scale_embedding": False},  # the class reads it and does nothing with it
     "nemotron_h": {"mamba_hidden_act": "silu"},
 }

@@ -15,9 +15,13 @@ from models.parity.checkpoints import CHECKPOINTS, tiny
 B, T, C = 2, 7, 30
 
 
-@pytest.fixture(scope="module", params=CHECKPOINTS)
-def config(request):
-    return config_from_keys(tiny(request.param)[1])
+CONFIGS = {name: config_from_keys(tiny(name)[1]) for name in CHECKPOINTS}
+PAIRS = {name for name, config in CONFIGS.items() if config.encoder and config.decoder}
+ENCODERS = {name for name, config in CONFIGS.items() if not config.decoder}
+
+
+def of(names):
+    return pytest.mark.parametrize("config", [CONFIGS[name] for name in sorted(names)], ids=sorted(names))
 
 
 def ids(tokens: int) -> torch.Tensor:
@@ -29,9 +33,8 @@ def forms(config):
     return dict.fromkeys((config, expanded(config))) if config.decoder else [config]
 
 
+@of(CONFIGS.keys() - PAIRS)
 def test_flops_of_one_stack(config):
-    if config.encoder and config.decoder:
-        pytest.skip("two stacks: the next test")
     for form in forms(config):
         model = models.build(form)
         assert counted(model, ids(T))[0] == predicted(form, B=B, T=T, S=T)
@@ -41,9 +44,8 @@ def test_flops_of_one_stack(config):
                 assert counted(model, ids(tokens), cache=cache)[0] == predicted(form, B=B, T=tokens, S=C)
 
 
+@of(PAIRS)
 def test_flops_of_two_stacks(config):
-    if not (config.encoder and config.decoder):
-        pytest.skip("one stack: the test before")
     model, frontend = models.build(config), config.frontend
     X = frontend.tokens if frontend else 9
     source = torch.randn(B, 2 * X, frontend.num_mel_bins) if frontend else ids(X)
@@ -56,9 +58,8 @@ def test_flops_of_two_stacks(config):
     assert cross.nbytes == 4 * cache_elements(bound(config)[1], B, C, X).cross
 
 
+@of(CONFIGS.keys() - ENCODERS)
 def test_bytes_of_what_is_kept(config):
-    if not config.decoder:
-        pytest.skip("an encoder keeps nothing")
     held = cache_elements(bound(config)[1], B, C, static=True)
     assert models.Cache.empty(config, B, C).nbytes == 4 * (held.cache + held.state)
     if config.encoder is None:

@@ -97,7 +97,18 @@ BAD_GROUPS = {"n_group": 2, "topk_group": 3}
     [
         ({"mlp": MixtureOfExperts(SWIGLU, 8, 2, scoring="sigmoid", **BAD_GROUPS)}, "topk_group=3 of n_group=2 of 8"),
         ({"mlp": MixtureOfExperts(SWIGLU, 7, 2, n_group=2)}, "topk_group=1 of n_group=2 of 7 experts"),
+        (
+            {"mlp": MixtureOfExperts(SWIGLU, 8, 3, n_group=4, topk_group=1)},
+            "topk_group=1 of n_group=4 of 8 experts, 3 a",
+        ),
+        ({"mlp": MixtureOfExperts(SWIGLU, 4, 1, n_group=4, topk_group=2)}, "topk_group=2 of n_group=4 of 4 experts"),
+        ({"mlp": MixtureOfExperts(SWIGLU, 4, 1, n_group=0)}, "topk_group=1 of n_group=0"),
+        ({"mlp": MixtureOfExperts(SWIGLU, 4, 1, topk_group=0)}, "topk_group=0 of n_group=1"),
         ({"mlp": MixtureOfExperts(SWIGLU, 60_001, 2)}, "num_local_experts: 120,002 experts in all layers, more than"),
+        (
+            {"attention": Attention(4, 2, 8, causal=False, alibi=True)},
+            "a window, or a bias by distance, that looks both",
+        ),
         (
             {"mlp": MixtureOfExperts(SWIGLU, 4, 2, router_scales=True)},
             "MixtureOfExperts.router_scales: counted",
@@ -135,7 +146,7 @@ def test_positions_beyond_the_model_are_refused():
         model(ids(1, 1), torch.tensor([[64]]))
     cache = models.Cache.empty(model.config, 1)
     model(ids(1, 60), cache=cache)
-    with pytest.raises(ArchcalcError, match="66 tokens: more than"):
+    with pytest.raises(ArchcalcError, match="max_position_embeddings=64: this pass needs 66"):
         model(ids(1, 6), cache=cache)
 
 
@@ -155,3 +166,26 @@ def test_a_pass_that_is_refused_leaves_the_cache_as_it_was(capacity):
     with pytest.raises(ArchcalcError):
         model(tokens[:, :4], cache=cache)
     assert torch.allclose(model(tokens[:, 5:], cache=cache), model(tokens)[:, 5:], atol=1e-6)
+
+
+def test_positions_in_cross_attention_are_refused():
+    config = ENCODER_DECODER["pre-learned"]
+    block = config.decoder.layers[0]
+    turned = replace(block, cross_attn=replace(block.cross_attn, rotary=Rotary()))
+    with pytest.raises(ConfigError, match="positions in cross-attention: counted"):
+        models.build(replace(config, decoder=replace(config.decoder, layers=(turned,))))
+
+
+def test_values_of_another_width_also_across():
+    config = ENCODER_DECODER["pre-learned"]
+    block = config.decoder.layers[0]
+    wide = replace(block, cross_attn=replace(block.cross_attn, v_head_dim=6))
+    model = models.build(replace(config, decoder=replace(config.decoder, layers=(wide,))))
+    assert model(ids(2, 5), ids(2, 3)).shape == (2, 3, 61)
+
+
+def test_the_bias_that_balances_experts_stays_in_fp32():
+    mixture = MixtureOfExperts(SWIGLU, 4, 2, correction_bias=True, scoring="sigmoid")
+    model = models.build(llama_like(mlp=mixture), dtype=torch.bfloat16)
+    assert model.layers[0].mlp.correction_bias.dtype == torch.float32
+    assert model(ids(1, 3)).dtype == torch.bfloat16

@@ -2,6 +2,7 @@ import pytest
 import torch
 from tiny_models import ENCODER_DECODER, assert_close, ids, lively
 
+from archcalc.hf import config_from_keys
 from models import Cache
 
 every = pytest.mark.parametrize("config", ENCODER_DECODER.values(), ids=ENCODER_DECODER)
@@ -117,3 +118,16 @@ def test_the_whole_equals_torchs_own_layers(config):
         x = torchs_own(layer)(x, memory, tgt_mask=future)
     x = model.decoder.norm(x) if model.decoder.norm else x
     assert_close(model(source, target), x @ model.lm_head.weight.T)
+
+
+def test_a_pooler_reads_the_first_token_that_is_no_padding():
+    config = config_from_keys({
+        "model_type": "bert", "vocab_size": 61, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "intermediate_size": 32, "max_position_embeddings": 64,
+    })  # fmt: skip
+    model, tokens, padding = lively(config), ids(1, 5), torch.zeros(1, 3, dtype=torch.int64)
+    real, none = torch.ones(1, 5, dtype=torch.bool), torch.zeros(1, 3, dtype=torch.bool)
+    alone = model(tokens)
+    assert alone.shape == (1, 16)
+    assert_close(model(torch.cat((padding, tokens), 1), torch.cat((none, real), 1)), alone)
+    assert_close(model(torch.cat((tokens, padding), 1), torch.cat((real, none), 1)), alone)

@@ -16,6 +16,7 @@ from archcalc.hf import config_from_keys  # noqa: E402
 from models import layouts, names, weights  # noqa: E402
 from models.names import gguf_tables, rules  # noqa: E402
 from models.parity.checkpoints import CHECKPOINTS, tiny  # noqa: E402
+from models.supported import check_computed  # noqa: E402
 
 NORM = Norm("rmsnorm", 1e-5)
 FAMILIES = sorted(CHECKPOINTS)
@@ -170,9 +171,9 @@ def test_a_key_that_no_part_expresses_is_refused_at_another_value(kind):
     for key, value in names.COMPUTED[kind].items():
         config = config_from_keys(tiny("llama")[1])
         same, other = ({"model_type": kind, key: given} for given in (value, "another"))
-        assert weights._table(replace(config, keys=same)) == names.HUGGING_FACE[kind]
+        check_computed(replace(config, keys=same))
         with pytest.raises(ArchcalcError, match=f"{key}='another': the models compute"):
-            weights._table(replace(config, keys=other))
+            check_computed(replace(config, keys=other))
 
 
 def test_stacked_experts():
@@ -188,3 +189,10 @@ def test_stacked_experts():
     turns = stacked.transpose(1, 2)  # [E, 3, 4]: gate and up in turns
     assert parts("expert_turns", turns) == [first[::2], first[1::2], second[::2], second[1::2]]
     assert parts("expert_turns", stacked[:, :, 0]) == [[0, 6], [3, 9], [12, 18], [15, 21]]
+
+
+@pytest.mark.parametrize(("layout", "by"), [("plus_one", 1), ("less_one", -1)])
+def test_a_scale_is_not_rounded_where_the_one_is_added(layout, by):
+    scale = torch.tensor([0.0123, -0.0017, 1.0078]).bfloat16()
+    (found,) = layouts.LAYOUTS[layout](scale, None, {})
+    assert torch.equal(found, scale.float() + by)

@@ -109,12 +109,15 @@ MISTAKES = {
     "no soft cap": ("gemma2", deeper(lambda a: {"logit_softcap": None})),
     "a scale without its offset": ("gemma3_text", norms),
     "positions that are one off": ("gpt_neox", patched(Eager, "rotary", lambda f: staticmethod(shifted(f)))),
-    "padding that is seen": ("olmo2", patched(stack_module, "without_padding", lambda f: lambda mask, *_: mask)),
+    "padding that is seen": ("olmo2", patched(stack_module, "causal_mask", lambda f: lambda *of, padded: f(*of))),
     "a window of one more": (
         "mistral",
-        patched(stack_module, "causal_mask", lambda f: lambda q, k, w, c: f(q, k, w and w + 1, c)),
+        patched(stack_module, "causal_mask", lambda f: lambda q, k, w, c, padded: f(q, k, w and w + 1, c, padded)),
     ),
-    "no window": ("phi3", patched(stack_module, "causal_mask", lambda f: lambda q, k, w, c: f(q, k, None, c))),
+    "no window": (
+        "phi3",
+        patched(stack_module, "causal_mask", lambda f: lambda q, k, w, c, padded: f(q, k, None, c, padded)),
+    ),
     "buckets of another reach": (
         "t5",
         patched(stack_module, "distance_buckets", lambda f: lambda a, b, reach, c: f(a, b, reach - 4, c)),
@@ -156,13 +159,29 @@ def test_half_precision_has_a_bound_that_a_mistake_breaks(monkeypatch):
     assert "bf16 differs by" in problem
 
 
-def test_a_windowed_layer_keeps_its_window_and_a_padded_chunk_keeps_nothing():
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_next", "mistral"])
+def test_damage_to_what_is_kept_is_seen(monkeypatch, name):
+    pair = Pair(*tiny(name))
+    expected, original = pair.expected(), Cache.advance
+
+    def damaged(cache, *of):
+        for layer in cache.layers if cache.length else ():
+            layer.tensors = tuple(0.9 * tensor for tensor in layer.tensors)
+        return original(cache, *of)
+
+    monkeypatch.setattr(Cache, "advance", damaged)
+    assert worst(pair.in_parts(6, 5), expected) > 10 * FP32
+
+
+def test_a_windowed_layer_keeps_its_window_after_padding():
     pair = Pair(*tiny("mistral"))
     cache = Cache.empty(pair.config, 3)
-    ids = torch.randint(4, 60, (3, 20))
-    for part in ids.split(4, 1):
-        pair.ours(part, cache=cache)
+    tokens = torch.randint(4, 60, (3, 20))
+    positions = torch.arange(20) - torch.tensor([[0], [4], [9]])
+    pieces = [pair.ours(ids, at, cache) for ids, at in zip(tokens.split(4, 1), positions.split(4, 1), strict=True)]
     assert {tensor.shape[-2] for layer in cache.layers for tensor in layer.tensors} == {5}
+    alone = pair.ours(tokens[2:, 9:])
+    assert torch.allclose(torch.cat(pieces, 1)[2:, 9:], alone, atol=1e-4)
 
 
 def test_the_command(tmp_path, capsys):

@@ -312,3 +312,21 @@ def test_a_stream_survives_bytes_that_make_no_character(byte_level):
     stream = TextStream(half)
     assert stream.push(half.encode("雪")[0]) == ""
     assert stream.finish() == "\ufffd"
+
+
+WORDS = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
+BROKEN = {
+    "a panic of the library": {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+    "no unknown token": {"model": WORDS | {"vocab": {"a": 0}}},
+    "an expression that never ends": {
+        "pre_tokenizer": {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Removed", "invert": False}
+    },
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_a_hostile_tokenizer_is_an_error_of_one_line(tmp_path, case):
+    whole = {"version": "1.0", "added_tokens": [], "model": WORDS} | BROKEN[case]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(whole))
+    with pytest.raises(ArchcalcError, match="no readable tokenizer"):
+        Tokenizer.from_folder(tmp_path).encode("a" * 40 + "b zz")
