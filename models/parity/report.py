@@ -83,9 +83,9 @@ front, as one batch; transformers sees each of them alone, without padding.
   cache of static slots and with one that grows. Numbers are the largest difference of a logit, relative to the largest
   logit, in fp32; the bound is {FP32:g}: sums in another order.
 - bf16 and fp16: of each implementation, the median over tokens of its error against transformers in fp32 with the same
-  (rounded) weights; of ours, that of the worst of the five ways. Both round at the same places, so ours may be at most {TIMES:g} times theirs plus a unit, and at
-  most {MOST_UNITS} units (2^-8, 2^-11). The median, because a token that changes its expert by a rounding, in either
-  implementation, has other logits altogether.
+  (rounded) weights; of ours, that of the worst of the five ways. Both round at the same places, so ours may be at most
+  {TIMES:g} times theirs plus a unit, and at most {MOST_UNITS} units (2^-8, 2^-11). The median, because a token that
+  changes its expert by a rounding, in either implementation, has other logits altogether.
 """
 
 
