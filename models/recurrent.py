@@ -78,7 +78,7 @@ class Mamba2(Recurrent):
         self.norm_width, self.kernels = width, kernels
         self.out_proj = nn.Linear(inner, hidden_size, bias=m.bias if m.out_bias is None else m.out_bias)
 
-    def _steps(self, made: dict, state_BhuN: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def _steps(self, made: dict, state_Bhun: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         m = self.config
         x_BThu = made["x"].unflatten(-1, (m.num_heads, m.head_dim)).float()
         b_BThn, c_BThn = (
@@ -90,10 +90,10 @@ class Mamba2(Recurrent):
         read = []
         for t in range(x_BThu.shape[1]):
             new_Bhun = (dt_BTh[:, t, :, None] * x_BThu[:, t])[..., None] @ b_BThn[:, t, :, None]
-            state_BhuN = decay_BTh[:, t, :, None, None] * state_BhuN + new_Bhun
-            read.append((state_BhuN @ c_BThn[:, t, :, :, None])[..., 0])
+            state_Bhun = decay_BTh[:, t, :, None, None] * state_Bhun + new_Bhun
+            read.append((state_Bhun @ c_BThn[:, t, :, :, None])[..., 0])
         y_BThu = torch.stack(read, dim=1) + self.D.float()[:, None] * x_BThu
-        return self._gated(y_BThu.flatten(2), made["z"]), state_BhuN
+        return self._gated(y_BThu.flatten(2), made["z"]), state_Bhun
 
     def _gated(self, y_BTx: torch.Tensor, z_BTx: torch.Tensor) -> torch.Tensor:
         y_BTx = y_BTx * F.silu(z_BTx.float())
