@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import NamedTuple
 
 from archcalc.cost import active_parameters, bound, cache_elements, parameters
+from archcalc.files import replaced_file
 from archcalc.hf import config_from_keys
 from archcalc.presets import FOLDER, INDEX, files, table
 
@@ -90,18 +90,13 @@ def presets_table() -> str:
     return HEAD.format(count=len(found), kinds=kinds, exact=exact) + body
 
 
-def _written(file: Path, text: str) -> None:
-    """Replace a file, whole or not at all."""
-    new = file.with_suffix(f".{os.getpid()}.tmp")
-    new.write_text(text, encoding="utf-8")
-    os.replace(new, file)
-
-
 def main() -> int:
     """Write the index, and the report under the current folder."""
-    _written(Path(FOLDER) / INDEX, json.dumps(index(), indent=2) + "\n")
+    with replaced_file(Path(FOLDER) / INDEX) as new:
+        new.write_text(json.dumps(index(), indent=2) + "\n", encoding="utf-8")
     TARGET.parent.mkdir(exist_ok=True)
-    _written(TARGET, presets_table())
+    with replaced_file(TARGET) as new:
+        new.write_text(presets_table(), encoding="utf-8")
     print(f"wrote {TARGET}")
     return 0
 

@@ -5,10 +5,10 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
+from archcalc.files import replaced_file
 from archcalc.render import table
 from archcalc.worked_claims import FIRST, SECOND, SECTIONS
 
@@ -42,10 +42,8 @@ def worked_examples() -> str:
 
 def main() -> int:
     """Write the report under the current folder: whole or not at all."""
-    TARGET.parent.mkdir(exist_ok=True)
-    new = TARGET.with_suffix(f".{os.getpid()}.tmp")
-    new.write_text(worked_examples(), encoding="utf-8")
-    os.replace(new, TARGET)
+    with replaced_file(TARGET) as new:
+        new.write_text(worked_examples(), encoding="utf-8")
     print(f"wrote {TARGET}")
     return 0
 

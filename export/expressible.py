@@ -35,7 +35,7 @@ def _of_block(block: Block) -> Iterator[str]:
         yield "a block of one sublayer"
     if block.self_attn is not None:
         if not isinstance(block.self_attn, Attention):
-            yield f"{type(block.self_attn).__name__}"
+            yield type(block.self_attn).__name__
         else:
             given = {field for field in NOT_YET if getattr(block.self_attn, field) not in (None, False)}
             yield from (words for field, words in NOT_YET.items() if field in given)

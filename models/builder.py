@@ -9,6 +9,7 @@ from archcalc.config import ModelConfig
 from models.feed_forward import MixtureOfExperts
 from models.kernels import Eager
 from models.language_model import DecoderOnly, EncoderDecoder, EncoderOnly
+from models.norm import RMSNorm
 from models.supported import check_built, check_computed
 
 Model = DecoderOnly | EncoderDecoder | EncoderOnly
@@ -47,6 +48,6 @@ def build(config: ModelConfig, kernels=Eager, device="cpu", dtype=torch.float32,
         if isinstance(owner, (nn.Linear, nn.Embedding, nn.Conv1d)) or tensor.ndim > 1:
             nn.init.normal_(tensor, std=0.02, generator=generator)
         else:
-            offset = owner.config.offset if type(owner).__name__ == "RMSNorm" else 0
+            offset = owner.config.offset if isinstance(owner, RMSNorm) else 0
             nn.init.constant_(tensor, 1.0 - offset if name.endswith(("weight", ".D")) else 0.0)
     return model

@@ -73,9 +73,8 @@ class Mamba2(Recurrent):
         parts = {"z": inner, "x": inner, "b": shared, "c": shared, "dt": m.num_heads}
         super().__init__(m, parts, m.num_heads, m.conv_bias, m.bias, hidden_size)
         self.D = nn.Parameter(torch.empty(m.num_heads))
-        width = inner // m.n_groups if m.norm_per_group else inner
         self.norm = norm_from_config(m.norm, inner, kernels) if m.norm else None
-        self.norm_width, self.kernels = width, kernels
+        self.kernels, self.norm_width = kernels, inner // (m.n_groups if m.norm_per_group else 1)
         self.out_proj = nn.Linear(inner, hidden_size, bias=m.bias if m.out_bias is None else m.out_bias)
 
     def _steps(self, made: dict, state_Bhun: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

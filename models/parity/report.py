@@ -49,7 +49,7 @@ class Row:
 
 
 def row(name: str, dtypes: tuple[torch.dtype, ...] = tuple(UNITS)) -> Row:
-    """Compare one family in fp32 by every way, and in each of these types by one pass."""
+    """Compare one family in fp32 by every way, and in each of these types by the worst of them."""
     pair = Pair(*tiny(name))
     expected = pair.expected()
     found = Row(name, {way: worst(logits, expected) for way, logits in pair.ways()})

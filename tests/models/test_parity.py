@@ -52,9 +52,8 @@ def deeper(change):
     """A change to the config of the first layer's mixer that our model was built from."""
 
     def broken(pair, monkeypatch):
-        mixer = next(m for m in pair.ours.modules() if type(m).__name__ in ("Attention", "LatentAttention"))
+        mixer = next(m for m in pair.ours.modules() if isinstance(m, attention_module.Attention))
         mixer.config = replace(mixer.config, **change(mixer.config))
-        mixer.scale = mixer.config.scale
 
     return broken
 
