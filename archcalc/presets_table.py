@@ -94,7 +94,6 @@ def main() -> int:
     """Write the index, and the report under the current folder."""
     with replaced_file(Path(FOLDER) / INDEX) as new:
         new.write_text(json.dumps(index(), indent=2) + "\n", encoding="utf-8")
-    TARGET.parent.mkdir(exist_ok=True)
     with replaced_file(TARGET) as new:
         new.write_text(presets_table(), encoding="utf-8")
     print(f"wrote {TARGET}")

@@ -126,3 +126,9 @@ def test_experts_are_mixed_as_written_down_and_only_the_chosen_run():
             shares = scores[best].softmax(-1)  # equals the softmax over all, normalised among the chosen
             expected = sum(share * mixture.experts[int(e)](x[b, t]) for share, e in zip(shares, best, strict=True))
             assert torch.allclose(y[b, t], expected, atol=1e-6)
+
+
+def test_a_chunk_hides_what_lies_before_it_and_padding_sees_itself_alone():
+    positions = torch.tensor([[-1, 0, 1, 2, 3, 4]])
+    visible = causal_mask(positions, positions, chunk=2, padded=True)[0, 0]
+    assert [row.nonzero()[:, 0].tolist() for row in visible] == [[0], [1], [1, 2], [3], [3, 4], [5]]
