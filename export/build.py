@@ -18,15 +18,16 @@ from archcalc.errors import ConfigError, one_of
 from archcalc.hf import config_from_keys, read_json
 from export.expressible import check_exportable
 from export.files import ExportError, replaced_folder, sha256
-from export.graph import WEIGHTS, assemble, cache_names, layout, write_weights
-from export.onnx_from_torch import trace
+from export.graph import WEIGHTS, Parts, Stored, assemble, calls, layout, parts, states
+from export.onnx_from_torch import Tracer
 from export.precision import ExportPrecision, export_precision
 from export.reference import reference
+from export.weights_file import write_weights
 from models.progress import progress
 from models.provenance import versions
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 PACKAGES = ("archcalc", "torch", "onnx", "onnxscript", "onnxruntime", "tensorrt-rtx", "tensorrt")
 
 
@@ -61,7 +62,7 @@ class Build:
 def build(
     config: ModelConfig,
     out: Path,
-    precision: str = "fp32",
+    precision: str | ExportPrecision = "fp32",
     capacities: tuple[int, ...] | None = None,
     model: torch.nn.Module | None = None,
     weights_source: dict[str, Any] | None = None,
@@ -69,12 +70,13 @@ def build(
     """Export the model into the folder `out`, which is replaced only when everything is written.
 
     Args:
+        precision: a name, or what `export_precision` gives.
         capacities: tokens a sequence of the static cache; one graph each, all over the same weights.
             Default: 1024, or all positions if fewer.
         model, weights_source: what `reference.reference` gave; by default the model with random weights.
     Raises: ExportError or ConfigError for what cannot be exported; nothing is left behind.
     """
-    kind = export_precision(precision)
+    kind = export_precision(precision) if isinstance(precision, str) else precision
     if config.keys is None:
         raise ConfigError("config: built by hand, without Hugging Face keys for the manifest; use config_from_keys")
     check_exportable(config)
@@ -89,19 +91,24 @@ def build(
     if model is None:
         model, weights_source = reference(config, "random")
     with replaced_folder(out, MANIFEST) as folder:
-        traced = {capacity: trace(config, kind.torch, capacity) for capacity in progress(capacities, "trace")}
-        places = layout(config, next(iter(traced.values())), kind)
-        tensors = dict(model.named_parameters())
-        write_weights(folder / WEIGHTS, places, tensors.__getitem__, kind, lambda p: progress(p, "write weights"))
+        traced = {c: parts(Tracer(config, kind.torch, c), kind) for c in progress(capacities, "trace")}
+        weights = dict(model.named_parameters()) | dict(model.named_buffers())
+        places = stored(config, next(iter(traced.values())), weights, kind)
+        write_weights(folder / WEIGHTS, places, progress(weights.items(), "write weights"), kind)
         operators: Counter[str] = Counter()
-        for capacity, functions in traced.items():
-            graph = assemble(config, functions, places, kind, capacity)
+        for capacity, found in traced.items():
+            graph = assemble(config, found, places, kind, capacity)
             onnx.save_model(graph, folder / graph_name(capacity))
             onnx.checker.check_model(folder / graph_name(capacity))
             operators = _operators(graph)
-        manifest = _manifest(config, kind, capacities, operators, weights_source, folder)
+        manifest = _manifest(config, kind, capacities, operators, weights_source, folder, places)
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     return open_build(out)
+
+
+def stored(config: ModelConfig, found: Parts, weights: dict[str, torch.Tensor], kind: ExportPrecision):
+    """The place of each tensor of a build in its data file."""
+    return layout(calls(config, found), found.forms, weights, kind)
 
 
 def _operators(graph: onnx.ModelProto) -> Counter[str]:
@@ -113,7 +120,9 @@ def _operators(graph: onnx.ModelProto) -> Counter[str]:
     return found
 
 
-def _manifest(config, kind: ExportPrecision, capacities, operators, weights_source: dict, folder: Path) -> dict:
+def _manifest(
+    config, kind: ExportPrecision, capacities, operators, weights_source: dict, folder: Path, places: dict[str, Stored]
+) -> dict:
     total = parameters(config)
     kv = {c: sum(cache_elements(bound(config)[1], 1, c, static=True)) * kind.numpy.itemsize for c in capacities}
     files = [WEIGHTS, *map(graph_name, capacities)]
@@ -122,6 +131,8 @@ def _manifest(config, kind: ExportPrecision, capacities, operators, weights_sour
         "name": config.name,
         "config": config.keys,
         "precision": kind.name,
+        "activations": kind.activations,
+        "group_size": kind.quantization.group_size if kind.quantization and not kind.quantization.dynamic else None,
         "capacities": list(capacities),
         "weights": weights_source,
         "shapes": {
@@ -130,11 +141,11 @@ def _manifest(config, kind: ExportPrecision, capacities, operators, weights_sour
             "logit_indices": ["batch", "logit_positions"],
             "logits": ["batch", "logit_positions", config.vocab_size],
             "keys and values": ["batch", "num_key_value_heads", "capacity", "head_dim"],
-            "cache_tensors": len(cache_names(config)),
+            "cache_tensors": sum(map(len, states(config, 1))),
         },
         "predicted": {
             "parameters": total,
-            "weight_bytes": total * kind.numpy.itemsize,
+            "weight_bytes": sum(place.nbytes for place in places.values()),
             "kv_bytes_per_sequence": {str(c): count for c, count in kv.items()},
         },
         "operators": dict(sorted(operators.items())),
@@ -154,7 +165,7 @@ def open_build(folder: str | Path) -> Build:
         raise ExportError(f"{folder / MANIFEST}: format={manifest.get('format')!r}, not {FORMAT}; build it again")
     try:
         config = config_from_keys(manifest["config"], name=str(manifest["name"]))
-        precision, capacities = export_precision(manifest["precision"]), tuple(manifest["capacities"])
+        precision, capacities = _precision(manifest), tuple(manifest["capacities"])
         files = manifest["files"]
         one_of("weights.kind", manifest["weights"]["kind"], ("random", "file"))
         positive(capacities=len(capacities), **{f"capacity_{c}": c for c in capacities})
@@ -166,6 +177,12 @@ def open_build(folder: str | Path) -> Build:
     for capacity in capacities:
         _check_references(opened.graph(capacity))
     return opened
+
+
+def _precision(manifest: dict[str, Any]) -> ExportPrecision:
+    if manifest["group_size"] is None and manifest["precision"] == manifest["activations"]:
+        return export_precision(manifest["precision"])
+    return export_precision(manifest["precision"], manifest["activations"], manifest["group_size"])
 
 
 def _check_file(path: Path, expected: dict[str, Any]) -> None:

@@ -1,134 +1,220 @@
-"""The whole ONNX graph of a model from its traced functions, and where its data file holds each weight."""
+"""The whole ONNX graph of a decoder from its functions, and where its data file holds each weight."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
+from math import prod
+from typing import NamedTuple
 
 import numpy as np
 import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from archcalc.config import ModelConfig
-from export.onnx_from_torch import BATCH, DOMAIN, IR_VERSION, OPSET, POSITIONS, TOKENS, Function, Functions, windows
+from archcalc.config import Attention, LatentAttention, ModelConfig
+from export.onnx_from_torch import Functions, Tracer, bias_source, distinct, rotary_key, seen
 from export.precision import ExportPrecision
-from models import build
+from export.quantize import INTEGERS, Integers, number_name, quantized, scale_name
+from export.tracing import BATCH, DOMAIN, OPSET, POSITIONS, TOKENS, Function
+from models.cache import shapes
 from models.positions import rotary_tables
 
+IR_VERSION = 11  # of the first ONNX release with opset 24
 WEIGHTS = "weights.bin"  # the data file, beside the graphs; it holds the weights and nothing else
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A weight in the data file, contiguous at `offset`; `transposed` against the model's own tensor."""
+    """A tensor in the data file, contiguous at `offset`.
+
+    Args:
+        weight: the model's tensor that it comes from, as it is or, with a `form`, its integers or their scale.
+        data_type: ONNX's.
+    """
 
     name: str
+    weight: str
+    data_type: int
     shape: tuple[int, ...]
-    transposed: bool
     offset: int
-    nbytes: int
+    form: Integers | None = None
+
+    @property
+    def nbytes(self) -> int:
+        if self.data_type == TensorProto.INT4:
+            return -(-prod(self.shape) // 2)
+        return prod(self.shape) * helper.tensor_dtype_to_np_dtype(self.data_type).itemsize
 
 
-def cache_names(config: ModelConfig) -> list[tuple[str, str, tuple[int, int]]]:
-    """(input, output, (K, H)) of each layer's keys and values, in the order of the graph."""
-    found = []
-    for index, block in enumerate(config.decoder.layers):
-        attention = block.self_attn
-        shape = (attention.num_key_value_heads, attention.head_dim)
-        for part in ("key", "value"):
-            found.append((f"past_key_values.{index}.{part}", f"present.{index}.{part}", shape))
-    return found
+class State(NamedTuple):
+    """One tensor that a layer keeps: the graph's input and output, and its axes after the batch."""
+
+    past: str
+    present: str
+    shape: tuple[int, ...]
 
 
-def layout(config: ModelConfig, functions: Functions, precision: ExportPrecision) -> dict[str, Stored]:
-    """Each weight's place in the data file, by its name in the model; a tied matrix once."""
-    transposed = set(functions.stem.transposed | functions.head.transposed)
-    for index, block in enumerate(config.decoder.layers):
-        transposed |= {f"layers.{index}.{name}" for name in functions.blocks[block].transposed}
-    places: dict[str, Stored] = {}
-    offset = 0
-    for name, parameter in build(config, device="meta").named_parameters():
-        shape = tuple(reversed(parameter.shape)) if name in transposed else tuple(parameter.shape)
-        nbytes = parameter.numel() * precision.numpy.itemsize
-        places[name] = Stored(name, shape, name in transposed, offset, nbytes)
-        offset += nbytes
+def states(config: ModelConfig, capacity: int) -> list[list[State]]:
+    """What each layer keeps, in the order of the graph."""
+    return [_layer_states(index, block.self_attn, capacity) for index, block in enumerate(config.decoder.layers)]
+
+
+def every_state(config: ModelConfig, capacity: int) -> list[State]:
+    """What all layers keep."""
+    return [state for layer in states(config, capacity) for state in layer]
+
+
+def _layer_states(index: int, mixer, capacity: int) -> list[State]:
+    names = ("conv", "state")
+    if isinstance(mixer, Attention | LatentAttention):
+        names = ("latent", "rotary_key") if isinstance(mixer, LatentAttention) else ("key", "value")
+    kept = zip(names, shapes(mixer, 1, capacity), strict=False)
+    return [State(f"past_key_values.{index}.{n}", f"present.{index}.{n}", shape[1:]) for n, shape in kept]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The functions that a graph calls, over the weights as they are stored; `forms` of those that are integers.
+
+    Quantized functions read other tensors than the traced ones: `forms` maps (function, weight) to how it is stored.
+    """
+
+    functions: Functions
+    forms: dict[str, dict[str, Integers]]
+
+
+def parts(tracer: Tracer, precision: ExportPrecision) -> Parts:
+    """The traced functions, with integers for matrices where the precision says so."""
+    traced = tracer.functions()
+    if precision.quantization is None:
+        return Parts(traced, {})
+    made = {f.name: quantized(f, precision.quantization) for f in traced.every}
+    new = {name: function for name, (function, _) in made.items()}
+    blocks = {kind: new[function.name] for kind, function in traced.blocks.items()}
+    return Parts(Functions(new["Stem"], blocks, new["Head"]), {name: forms for name, (_, forms) in made.items()})
+
+
+def calls(config: ModelConfig, found: Parts) -> list[tuple[str, Function]]:
+    """Every call of the graph: (prefix of its weights' names, function)."""
+    functions, prefix = found.functions, "decoder." if config.encoder else ""
+    blocks = [(f"{prefix}layers.{i}.", functions.blocks[b]) for i, b in enumerate(config.decoder.layers)]
+    return [("", functions.stem), *blocks, ("", functions.head)]
+
+
+def layout(
+    called: Iterable[tuple[str, Function]],
+    forms: dict[str, dict[str, Integers]],
+    weights: dict[str, torch.Tensor],
+    precision: ExportPrecision,
+) -> dict[str, Stored]:
+    """Each tensor's place in the data file, by its name in the graph, in the order of the model's weights.
+
+    Args:
+        weights: the model's by name, on any device; a tied one once.
+    """
+    wanted: dict[str, dict[str, Stored]] = {name: {} for name in weights}
+    for prefix, function in called:
+        integers = {}
+        for weight, form in forms.get(function.name, {}).items():
+            rows, columns = reversed(weights[prefix + weight].shape)
+            entries = (
+                (number_name(prefix + weight, form), INTEGERS[form.bits][0], (rows, columns)),
+                (scale_name(prefix + weight), precision.onnx, form.scale_shape(rows, columns)),
+            )
+            for name, data_type, shape in entries:
+                integers[name] = Stored(name, prefix + weight, data_type, shape, 0, form)
+        for name in (prefix + one for one in function.weights):
+            plain = integers.get(name) or Stored(name, name, precision.onnx, tuple(weights[name].shape), 0)
+            wanted[plain.weight].setdefault(name, plain)
+    places, offset = {}, 0
+    for found in wanted.values():
+        for name, one in found.items():
+            places[name] = Stored(one.name, one.weight, one.data_type, one.shape, offset, one.form)
+            offset += one.nbytes
     return places
 
 
-def _external(place: Stored, precision: ExportPrecision) -> TensorProto:
-    tensor = TensorProto(name=place.name, data_type=precision.onnx, dims=place.shape)
+def _external(place: Stored) -> TensorProto:
+    tensor = TensorProto(name=place.name, data_type=place.data_type, dims=place.shape)
     tensor.data_location = TensorProto.EXTERNAL
     for key, value in (("location", WEIGHTS), ("offset", place.offset), ("length", place.nbytes)):
         tensor.external_data.add(key=key, value=str(value))
     return tensor
 
 
-def _rotary_initializers(config: ModelConfig, precision: ExportPrecision, capacity: int) -> dict:
-    """(cos, sin) tensors for each distinct rotary: {(rotary, head_dim): [cos, sin]}."""
-    found: dict = {}
-    for block in config.decoder.layers:
-        key = (block.self_attn.rotary, block.self_attn.head_dim)
-        if key[0] and key not in found:
-            tables = rotary_tables(*key, capacity)
-            names = [f"rotary_{len(found)}.{part}" for part in ("cos", "sin")]
-            arrays = [np.ascontiguousarray(t.to(torch.float32).numpy().astype(precision.numpy)) for t in tables]
-            found[key] = [numpy_helper.from_array(a, n) for a, n in zip(arrays, names, strict=True)]
+def _rotary_initializers(config: ModelConfig, precision: ExportPrecision, capacity: int) -> dict[tuple, list]:
+    """(cos, sin) tensors for each distinct rotary."""
+    found = {}
+    for number, key in enumerate(distinct(map(rotary_key, config.decoder.layers))):
+        tables = zip(("cos", "sin"), rotary_tables(*key, capacity), strict=True)
+        arrays = {part: np.ascontiguousarray(table.numpy().astype(precision.numpy)) for part, table in tables}
+        found[key] = [numpy_helper.from_array(array, f"rotary_{number}.{part}") for part, array in arrays.items()]
     return found
 
 
-def _call(function: Function, inputs: list[str], outputs: list[str]) -> onnx.NodeProto:
-    return helper.make_node(function.proto.name, inputs, outputs, domain=DOMAIN, name=outputs[0])
+def call(function: Function, prefix: str, values: dict[str, str], outputs: list[str]) -> onnx.NodeProto:
+    """A call that reads `values` by the names of the function's inputs, and its weights by theirs."""
+    inputs = [values[i] if i in values else prefix + i for i in function.proto.input]
+    return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, name=outputs[0])
 
 
 def assemble(
-    config: ModelConfig, functions: Functions, places: dict[str, Stored], precision: ExportPrecision, capacity: int
+    config: ModelConfig, found: Parts, places: dict[str, Stored], precision: ExportPrecision, capacity: int
 ) -> onnx.ModelProto:
     """The graph over a cache of `capacity` tokens a sequence.
 
     Inputs: `input_ids` and `position_ids` [B, T], `write_indices` [B], `logit_indices` [B, R] (which of the T
-    tokens get logits) and each layer's keys and values [B, K, C, H]. Outputs: `logits` [B, R, V] and the cache
-    with the T tokens written at slots `write_indices` .. + T - 1.
+    tokens get logits) and what each layer keeps, keys and values [B, K, C, H]. Outputs: `logits` [B, R, V] and what
+    is kept with the T tokens written at slots `write_indices` .. + T - 1. A token's slot may differ from its
+    position, by the padding in front of its row, where positions are below 0.
     """
+    blocks, functions = config.decoder.layers, found.functions
     rotary = _rotary_initializers(config, precision, capacity)
-    initializers = [_external(place, precision) for place in places.values()]
+    masks = {key: f"mask.{i}" for i, key in enumerate(distinct(map(seen, blocks)))}
+    sources = [bias_source(blocks, index) for index in range(len(blocks))]
+    biases = {key: f"bias.{i}" for i, key in enumerate(distinct(sources))}
+    shared = {name: name for name in ("input_ids", "position_ids", "positions", "present", "write_indices")}
+    kept = states(config, capacity)
+    (_, stem), *layers, (_, head) = calls(config, found)
+    nodes = [call(stem, "", shared, ["x.0", *stem.proto.output[1:]])]
+    for index, (block, (prefix, function)) in enumerate(zip(blocks, layers, strict=True)):
+        values = shared | {"x": f"x.{index}"} | {f"past.{i}": state.past for i, state in enumerate(kept[index])}
+        if seen(block):
+            values["mask"] = masks[seen(block)]
+        if sources[index]:
+            values["bias"] = biases[sources[index]]
+        if key := rotary_key(block):
+            values |= dict(zip(("cos", "sin"), (tensor.name for tensor in rotary[key]), strict=True))
+        nodes.append(call(function, prefix, values, [f"x.{index + 1}", *(state.present for state in kept[index])]))
+    values = {"x": f"x.{len(blocks)}", "logit_indices": "logit_indices"}
+    nodes.append(call(head, "", values, ["logits"]))
+    inputs, outputs = _interface(config, kept, precision)
+    initializers = [_external(place) for place in places.values()]
     initializers += [tensor for pair in rotary.values() for tensor in pair]
-    masks = {window: f"mask_{i}" for i, window in enumerate(windows(config))}
-    stem_inputs = ["input_ids", "position_ids", *functions.stem.weights]
-    nodes = [_call(functions.stem, stem_inputs, ["x.0", *masks.values()])]
-    caches = cache_names(config)
-    for index, block in enumerate(config.decoder.layers):
-        function, attention = functions.blocks[block], block.self_attn
-        past, present, _ = zip(*caches[2 * index : 2 * index + 2], strict=True)
-        tables = [t.name for t in rotary[attention.rotary, attention.head_dim]] if attention.rotary else []
-        rest = ["position_ids", "write_indices", masks[attention.sliding_window]]
-        weights = [f"layers.{index}.{name}" for name in function.weights]
-        nodes.append(_call(function, [f"x.{index}", *past, *tables, *rest, *weights], [f"x.{index + 1}", *present]))
-    tied = {"lm_head.weight": "embed_tokens.weight"} if config.tie_word_embeddings else {}
-    head_weights = [tied.get(name, name) for name in functions.head.weights]
-    nodes.append(_call(functions.head, [f"x.{len(config.decoder.layers)}", "logit_indices", *head_weights], ["logits"]))
-    value, ints = helper.make_tensor_value_info, TensorProto.INT64
-    cache_in = [value(i, precision.onnx, [BATCH, k, capacity, h]) for i, _, (k, h) in caches]
-    cache_out = [value(o, precision.onnx, [BATCH, k, capacity, h]) for _, o, (k, h) in caches]
+    graph = helper.make_graph(nodes, config.name, inputs, outputs, initializers)
+    return model(graph, functions.every)
+
+
+def _interface(config: ModelConfig, kept: list[list[State]], precision: ExportPrecision) -> tuple[list, list]:
+    """Inputs and outputs of a decoder's graph."""
+    value, ints, every = helper.make_tensor_value_info, TensorProto.INT64, [state for layer in kept for state in layer]
     inputs = [
         value("input_ids", ints, [BATCH, TOKENS]),
         value("position_ids", ints, [BATCH, TOKENS]),
         value("write_indices", ints, [BATCH]),
         value("logit_indices", ints, [BATCH, POSITIONS]),
-        *cache_in,
+        *(value(one.past, precision.onnx, [BATCH, *one.shape]) for one in every),
     ]
-    outputs = [value("logits", precision.onnx, [BATCH, POSITIONS, config.vocab_size]), *cache_out]
-    graph = helper.make_graph(nodes, config.name, inputs, outputs, initializers)
+    outputs = [
+        value("logits", precision.onnx, [BATCH, POSITIONS, config.vocab_size]),
+        *(value(one.present, precision.onnx, [BATCH, *one.shape]) for one in every),
+    ]
+    return inputs, outputs
+
+
+def model(graph: onnx.GraphProto, functions: Iterable[Function]) -> onnx.ModelProto:
+    """The graph with the functions that it calls."""
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-    traced = [functions.stem.proto, *[f.proto for f in functions.blocks.values()], functions.head.proto]
-    return helper.make_model(graph, opset_imports=imports, functions=traced, ir_version=IR_VERSION)
-
-
-def write_weights(path: Path, places: dict[str, Stored], weight_of, precision: ExportPrecision, progress) -> None:
-    """Write the data file a tensor at a time. `weight_of(name)` gives the model's tensor of that name."""
-    with path.open("wb") as stream:
-        for place in progress(places.values()):
-            tensor = weight_of(place.name).detach()
-            tensor = tensor.T if place.transposed else tensor
-            array = tensor.contiguous().to(precision.torch).numpy()
-            stream.write(memoryview(array).cast("B"))
+    protos = [function.proto for function in functions]
+    return helper.make_model(graph, opset_imports=imports, functions=protos, ir_version=IR_VERSION)

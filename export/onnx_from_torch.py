@@ -1,190 +1,180 @@
-"""A reference model as an ONNX graph: each kind of block is traced once and called once a layer.
+"""A reference model's parts as ONNX functions: what feeds the blocks, each kind of block once, the head.
 
-The graph is `Stem`, `Block` x layers, `Head`: model-local functions that take their weights as inputs. So the
-file reads like the architecture, tracing time does not grow with depth, and no weight is touched here:
-the graph refers to a data file, which `export.weights` fills a tensor at a time.
+So the file reads like the architecture, tracing time does not grow with depth, and no weight is touched here. A
+function's inputs are named after what they are: `x`, `positions`, `mask`, `past.0`, ...; `export.graph` connects them
+by these names.
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 
-import onnx
 import torch
-from onnx import helper
-from torch import nn
 
-from archcalc.config import Block, ModelConfig
-from export.expressible import check_exportable
-from export.onnx_kernels import OPSET, OnnxKernels
-from models import build
-from models.cache import Past
-from models.positions import Context, causal_mask
+from archcalc.config import Attention, Block, LatentAttention, ModelConfig
+from export.onnx_kernels import OnnxKernels
+from export.tracing import BATCH, POSITIONS, TOKENS, Function, trace_function
+from models import DecoderOnly, EncoderDecoder
+from models.builder import skeleton
+from models.cache import Past, shapes
+from models.positions import Context, alibi, causal_mask, distance_buckets, rotary_tables
+from models.stack import Stack
 
-DOMAIN = "archcalc"
-IR_VERSION = 11  # of the first ONNX release with opset 24
-BATCH, TOKENS, POSITIONS = "batch", "tokens", "logit_positions"
-
-
-@dataclass(frozen=True)
-class Function:
-    """A traced part: its ONNX function, the names of its weights in order, and those to store transposed."""
-
-    proto: onnx.FunctionProto
-    weights: tuple[str, ...]
-    transposed: frozenset[str]
+ROWS, GRID = {0: BATCH}, {0: BATCH, 1: TOKENS}
+BATCH_SIZE, TOKEN_COUNT = 2, 3  # of the examples that a trace is made with
 
 
-class _Part(nn.Module):
-    """A method of a module, as a module that takes that module's weights as arguments."""
-
-    def __init__(self, module: nn.Module, method: Callable, names: list[str]):
-        super().__init__()
-        self.names = names
-        holder = nn.Module()
-        holder.part = module
-        holder.forward = method
-        object.__setattr__(self, "holder", holder)  # unregistered: its own weights are no part of the trace
-
-    def forward(self, inputs, weights):
-        return torch.func.functional_call(self.holder, dict(zip(self.names, weights, strict=True)), inputs)
-
-
-def _trace(module: nn.Module, method: Callable, weights: dict, inputs: dict, dynamic: list, outputs: list[str]):
-    """The graph of `method(*inputs)` with the module's weights as further inputs.
-
-    Args:
-        weights: tensors by their names in `module`. dynamic: for each input, which axes are symbols.
-    """
-    names = [f"part.{name}" for name in weights]
-    with warnings.catch_warnings(), _quiet(), torch.no_grad():
-        warnings.simplefilter("ignore")
-        program = torch.onnx.export(
-            _Part(module, method, names),
-            (tuple(inputs.values()), list(weights.values())),
-            dynamo=True,
-            opset_version=OPSET,
-            input_names=[*inputs, *weights],
-            output_names=outputs,
-            dynamic_shapes=(tuple(dynamic), [None] * len(weights)),
-            verbose=False,
-        )
-    return program.model_proto.graph
-
-
-@contextlib.contextmanager
-def _quiet():
-    """Silence the exporter's notes about packages that nobody asked for."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(before)
-
-
-def _function(name: str, graph: onnx.GraphProto, weights: list[str]) -> Function:
-    """A graph as a function. A matrix that is only ever transposed is to be stored that way instead."""
-    readers: dict[str, list[onnx.NodeProto]] = {}
-    for node in graph.node:
-        for tensor in node.input:
-            readers.setdefault(tensor, []).append(node)
-    transposed = frozenset(
-        w for w in weights if readers.get(w) and all(node.op_type == "Transpose" for node in readers[w])
-    )
-    renamed = {node.output[0]: node.input[0] for w in transposed for node in readers[w]}
-    nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
-    for node in graph.node:
-        if node.op_type == "Transpose" and node.input[0] in transposed:
-            continue
-        copy = onnx.NodeProto()
-        copy.CopyFrom(node)
-        copy.input[:] = [renamed.get(tensor, tensor) for tensor in node.input]
-        copy.ClearField("metadata_props")
-        copy.ClearField("doc_string")
-        nodes.append(copy)
-    inputs, outputs = [i.name for i in graph.input], [o.name for o in graph.output]
-    imports = [helper.make_opsetid("", OPSET)]
-    return Function(helper.make_function(DOMAIN, name, inputs, outputs, nodes, imports), tuple(weights), transposed)
-
-
-def kinds(config: ModelConfig) -> list[Block]:
+def kinds(blocks: tuple[Block, ...]) -> list[Block]:
     """The distinct blocks, in the order of their first layer."""
-    return list(dict.fromkeys(config.decoder.layers))
+    return list(dict.fromkeys(blocks))
+
+
+def seen(block: Block) -> tuple | None:
+    """What its mask depends on: (window, chunk); None in a block without a mask."""
+    mixer = block.self_attn
+    if not isinstance(mixer, Attention | LatentAttention):
+        return None
+    return mixer.sliding_window, getattr(mixer, "attention_chunk_size", None)
+
+
+def bias_source(blocks: tuple[Block, ...], index: int) -> tuple | None:
+    """What is added to the scores of layer `index`: ("alibi", heads, scale) or ("table", layer that owns it); or None.
+
+    A layer without a table of its own is served by that of the first layer (T5).
+    """
+    mixer = blocks[index].self_attn
+    if getattr(mixer, "alibi", False):
+        return "alibi", mixer.num_attention_heads, mixer.alibi_scale
+    buckets = getattr(mixer, "relative_buckets", None)
+    return None if buckets is None else ("table", index if buckets else 0)
+
+
+def rotary_key(block: Block) -> tuple | None:
+    """(rotary, width): what the block's cos and sin tables depend on; None where it has none."""
+    mixer = block.self_attn
+    rotary = getattr(mixer, "rotary", None)
+    return (rotary, getattr(mixer, "head_dim", None) or mixer.qk_rope_head_dim) if rotary else None
+
+
+def distinct(found) -> list:
+    """In order, each once, without None."""
+    return [one for one in dict.fromkeys(found) if one is not None]
 
 
 @dataclass(frozen=True)
 class Functions:
-    """The traced parts of one model at one precision and capacity; a block for each distinct kind."""
+    """The traced parts of a decoder at one number format and capacity; a block for each distinct kind."""
 
     stem: Function
     blocks: dict[Block, Function]
     head: Function
 
+    @property
+    def every(self) -> tuple[Function, ...]:
+        return self.stem, *self.blocks.values(), self.head
 
-class _Tracer:
-    """Traces the parts of one model at one precision and cache capacity (tokens)."""
+
+class Tracer:
+    """Traces the parts of a model's decoder.
+
+    Args:
+        dtype: of weights, activations and cache. capacity: tokens a sequence that the cache holds.
+    """
 
     def __init__(self, config: ModelConfig, dtype: torch.dtype, capacity: int):
         self.config, self.dtype, self.capacity = config, dtype, capacity
-        self.model = build(config, kernels=OnnxKernels, device="meta", dtype=dtype)
-        self.rows = {0: torch.export.Dim(BATCH)}
-        self.grid = self.rows | {1: torch.export.Dim(TOKENS)}
+        self.model: DecoderOnly | EncoderDecoder = skeleton(config, kernels=OnnxKernels, dtype=dtype)
+        self.stack: Stack = self.model if isinstance(self.model, DecoderOnly) else self.model.decoder
+        self.blocks = config.decoder.layers
 
-    def _new(self, *shape: int, dtype=None) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype or self.dtype)  # never read: tracing needs shapes alone
+    def new(self, *shape: int, dtype=None) -> torch.Tensor:
+        """An example: memory that nobody reads, so that it takes none."""
+        return torch.empty(shape, dtype=dtype or self.dtype)
 
-    def _ids(self) -> torch.Tensor:
-        return self._new(2, 3, dtype=torch.int64)
+    def ids(self) -> torch.Tensor:
+        return self.new(BATCH_SIZE, TOKEN_COUNT, dtype=torch.int64)
 
-    def _weights(self, module: nn.Module, prefix: str = "") -> dict[str, torch.Tensor]:
-        return {prefix + name: self._new(*p.shape) for name, p in module.named_parameters()}
+    def _root_weights(self) -> list[str]:
+        """Names of all weights that do not belong to a block, and the tables that blocks share."""
+        tables = (".self_attn.relative_attention_bias.weight",)
+        every = dict(self.model.named_parameters()) | dict(self.model.named_buffers())
+        return [n for n in every if "layers." not in n or n.endswith(tables)]
+
+    def _bias(self, source: tuple, ahead_BTC: torch.Tensor) -> torch.Tensor:
+        if source[0] == "alibi":
+            return (source[2] * alibi(ahead_BTC, source[1])).to(self.dtype)
+        layer = self.stack.layers[source[1]]
+        mixer = layer.config.self_attn
+        found = distance_buckets(ahead_BTC, mixer.relative_buckets, mixer.relative_max_distance, mixer.causal)
+        return layer.self_attn.relative_attention_bias(found).permute(0, 3, 1, 2)
 
     def stem(self) -> Function:
-        """Token ids and positions to vectors, and one mask [B, 1, T, C] for each distinct window."""
-        slots_1C = torch.arange(self.capacity)[None]
+        """Token vectors `x`, and what all blocks see: `positions`, `present`, `mask.i`, `bias.i`.
 
-        def run(ids_BT, position_ids_BT):
-            masks = [causal_mask(position_ids_BT, slots_1C, window) for window in windows(self.config)]
-            return self.model.stem(ids_BT, position_ids_BT), *masks
+        A cache's slot c of a row has position c - (write_indices - position_ids[0]): padding in front is below 0.
+        """
+        masks = distinct(map(seen, self.blocks))
+        biases = distinct(bias_source(self.blocks, index) for index in range(len(self.blocks)))
 
-        weights: dict[str, torch.Tensor] = {}
-        for name, part in self.model.named_children():
-            weights |= self._weights(part, f"{name}.") if name.startswith("embed_") else {}
-        outputs = ["x", *[f"mask_{i}" for i in range(len(windows(self.config)))]]
-        inputs = {"input_ids": self._ids(), "position_ids": self._ids()}
-        graph = _trace(self.model, run, weights, inputs, [self.grid, self.grid], outputs)
-        return _function("Stem", graph, list(weights))
+        def run(input_ids_BT, position_ids_BT, write_indices_B):
+            positions_BT = position_ids_BT.clamp(min=0)
+            x_BTD = self._embedded(input_ids_BT, positions_BT)
+            start_B = write_indices_B - position_ids_BT[:, 0]
+            keys_BC = torch.arange(self.capacity)[None] - start_B[:, None]
+            found = [causal_mask(position_ids_BT, keys_BC, *key, padded=True) for key in masks]
+            ahead_BTC = keys_BC[:, None, :] - position_ids_BT[:, :, None]
+            found += [self._bias(source, ahead_BTC) for source in biases]
+            return x_BTD, positions_BT, position_ids_BT >= 0, *found
+
+        outputs = ["x", "positions", "present"]
+        outputs += [f"mask.{i}" for i in range(len(masks))] + [f"bias.{i}" for i in range(len(biases))]
+        inputs = {
+            "input_ids": (self.ids(), GRID),
+            "position_ids": (self.ids(), GRID),
+            "write_indices": (self.new(BATCH_SIZE, dtype=torch.int64), ROWS),
+        }
+        return trace_function("Stem", self.model, run, inputs, outputs, self._root_weights())
+
+    def _embedded(self, input_ids_BT, positions_BT) -> torch.Tensor:
+        if self.stack is self.model:
+            return self.model.stem(input_ids_BT, positions_BT)
+        return self.model.stem(self.stack, input_ids_BT, positions_BT)
+
+    def context(self, block: Block) -> dict[str, tuple[torch.Tensor, dict[int, str]]]:
+        """Examples of what a block may read beside its input and its past."""
+        found = {
+            "positions": (self.ids(), GRID),
+            "present": (self.new(BATCH_SIZE, TOKEN_COUNT, dtype=torch.bool), GRID),
+            "write_indices": (self.new(BATCH_SIZE, dtype=torch.int64), ROWS),
+        }
+        scores = {0: BATCH, 2: TOKENS}
+        if seen(block):
+            mask = self.new(BATCH_SIZE, 1, TOKEN_COUNT, self.capacity, dtype=torch.bool)
+            found["mask"] = (mask, scores)
+        if bias_source(self.blocks, self.blocks.index(block)):
+            heads = block.self_attn.num_attention_heads
+            found["bias"] = (self.new(BATCH_SIZE, heads, TOKEN_COUNT, self.capacity), scores)
+        if key := rotary_key(block):
+            table = rotary_tables(*key, 1)[0]
+            found |= {part: (self.new(self.capacity, table.shape[1]), {}) for part in ("cos", "sin")}
+        return found
 
     def block(self, kind: Block, name: str) -> Function:
-        """One layer of this kind, with its cache; its weights are named as inside the layer."""
-        layer = self.model.layers[self.config.decoder.layers.index(kind)]
-        attention = kind.self_attn
-        cache = (2, attention.num_key_value_heads, self.capacity, attention.head_dim)
-        inputs = {"x": self._new(2, 3, self.config.hidden_size), "key": self._new(*cache), "value": self._new(*cache)}
-        dynamic: list = [self.grid, self.rows, self.rows]
-        if attention.rotary:
-            table = (self.capacity, int(attention.head_dim * attention.rotary.partial_rotary_factor) // 2)
-            inputs |= {"cos": self._new(*table), "sin": self._new(*table)}
-            dynamic += [None, None]
-        mask = self._new(2, 1, 3, self.capacity, dtype=torch.bool)
-        inputs |= {"position_ids": self._ids(), "write_indices": self._new(2, dtype=torch.int64), "mask": mask}
-        dynamic += [self.grid, self.rows, {0: self.grid[0], 2: self.grid[1]}]
+        """One layer of this kind: (x, its past, context) to (y, its new past)."""
+        layer = self.stack.layers[self.blocks.index(kind)]
+        past = [self.new(*shape) for shape in shapes(kind.self_attn, BATCH_SIZE, self.capacity)]
+        context = self.context(kind)
+        inputs = {"x": (self.new(BATCH_SIZE, TOKEN_COUNT, self.config.hidden_size), GRID)}
+        inputs |= {f"past.{i}": (tensor, ROWS) for i, tensor in enumerate(past)}
 
-        def run(x, key, value, *rest):
-            tables, rest = (rest[:2], rest[2:]) if attention.rotary else ((None, None), rest)
-            position_ids, write_indices, mask = rest
-            past = Past((key, value), write_indices, kernels=OnnxKernels)
-            y = layer(x, Context(position_ids, mask, *tables), past)
-            return y, *past.tensors
+        def run(x_BTD, *rest):
+            tensors, values = rest[: len(past)], dict(zip(context, rest[len(past) :], strict=True))
+            kept = Past(tensors, values["write_indices"], kernels=OnnxKernels) if past else None
+            y_BTD = layer(x_BTD, _context(values), kept)
+            return y_BTD, *(kept.tensors if kept else ())
 
-        weights = self._weights(layer)
-        graph = _trace(layer, run, weights, inputs, dynamic, ["y", "new_key", "new_value"])
-        return _function(name, graph, list(weights))
+        outputs = ["y", *(f"present.{i}" for i in range(len(past)))]
+        return trace_function(name, layer, run, inputs | context, outputs)
 
     def head(self) -> Function:
         """Logits of the chosen positions only: [B, R, V]."""
@@ -193,51 +183,21 @@ class _Tracer:
             index_BRD = logit_indices_BR[..., None].expand(-1, -1, self.config.hidden_size)
             return self.model.head(x_BTD.gather(1, index_BRD))
 
-        weights = self._weights(self.model.lm_head, "lm_head.")
-        if self.model.norm is not None:
-            weights |= self._weights(self.model.norm, "norm.")
-        inputs = {"x": self._new(2, 3, self.config.hidden_size), "logit_indices": self._new(2, 2, dtype=torch.int64)}
-        chosen = self.rows | {1: torch.export.Dim(POSITIONS)}
-        graph = _trace(self.model, run, weights, inputs, [self.grid, chosen], ["logits"])
-        return _tied_head(_function("Head", graph, list(weights)), self.config)
+        x = self.new(BATCH_SIZE, TOKEN_COUNT, self.config.hidden_size)
+        chosen = self.new(BATCH_SIZE, 2, dtype=torch.int64)
+        inputs = {"x": (x, GRID), "logit_indices": (chosen, {0: BATCH, 1: POSITIONS})}
+        return trace_function("Head", self.model, run, inputs, ["logits"], self._root_weights())
+
+    def functions(self) -> Functions:
+        """All parts."""
+        blocks = {kind: self.block(kind, f"Block{number}") for number, kind in enumerate(kinds(self.blocks))}
+        return Functions(self.stem(), blocks, self.head())
 
 
-def _tied_head(head: Function, config: ModelConfig) -> Function:
-    """With a tied head, read the embedding [V, D] as it lies: Gemm with transB, on two axes.
-
-    A Transpose before a MatMul would be folded into a second copy of the matrix in memory.
-    """
-    if not config.tie_word_embeddings:
-        return head
-    proto = onnx.FunctionProto()
-    proto.CopyFrom(head.proto)
-    product = next(node for node in proto.node if "lm_head.weight" in node.input)
-    rows, logits = product.input[0], product.output[0]
-    constant = lambda name, values: helper.make_node("Constant", [], [name], value_ints=values)  # noqa: E731
-    replacement = [
-        constant("flat_shape", [-1, config.hidden_size]),
-        helper.make_node("Reshape", [rows, "flat_shape"], ["flat_rows"]),
-        helper.make_node("Gemm", ["flat_rows", "lm_head.weight"], ["flat_logits"], transB=1),
-        helper.make_node("Shape", [rows], ["leading"], start=0, end=2),
-        constant("vocabulary", [config.vocab_size]),
-        helper.make_node("Concat", ["leading", "vocabulary"], ["full_shape"], axis=0),
-        helper.make_node("Reshape", ["flat_logits", "full_shape"], [logits]),
-    ]
-    at = list(proto.node).index(product)
-    nodes = [*proto.node[:at], *replacement, *proto.node[at + 1 :]]
-    del proto.node[:]
-    proto.node.extend(nodes)
-    return Function(proto, head.weights, head.transposed - {"lm_head.weight"})
-
-
-def windows(config: ModelConfig) -> list[int | None]:
-    """The distinct sliding windows, one mask each."""
-    return list(dict.fromkeys(block.self_attn.sliding_window for block in config.decoder.layers))
-
-
-def trace(config: ModelConfig, dtype: torch.dtype, capacity: int) -> Functions:
-    """Trace the model's parts. Raises: ExportError for a part that cannot be exported."""
-    check_exportable(config)
-    tracer = _Tracer(config, dtype, capacity)
-    blocks = {kind: tracer.block(kind, f"Block{number}") for number, kind in enumerate(kinds(config))}
-    return Functions(tracer.stem(), blocks, tracer.head())
+def _context(values: dict[str, torch.Tensor]) -> Context:
+    """The `Context` of a block from a function's inputs."""
+    names = {
+        "positions": "position_ids_BT", "present": "present_BT", "mask": "mask_B1TS", "bias": "bias_BNTS",
+        "cos": "cos_MP", "sin": "sin_MP",
+    }  # fmt: skip
+    return Context(**{ours: values[name] for name, ours in names.items() if name in values})

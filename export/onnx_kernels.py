@@ -10,12 +10,14 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from models.kernels import Eager
+
 OPSET = 24
 
 
-def _operator(name: str, inputs: list, like: torch.Tensor, **attributes) -> torch.Tensor:
+def _operator(name: str, inputs: list, like: torch.Tensor, shape=None, **attributes) -> torch.Tensor:
     return torch.onnx.ops.symbolic(
-        name, inputs, attributes, dtype=like.dtype, shape=like.shape, version=OPSET, metadata_props={}
+        name, inputs, attributes, dtype=like.dtype, shape=shape or like.shape, version=OPSET, metadata_props={}
     )
 
 
@@ -37,7 +39,11 @@ class OnnxKernels:
         return _operator("TensorScatter", [cache_BKCH, new_BKTH, write_indices_B], cache_BKCH, axis=-2, mode="linear")
 
     @staticmethod
-    def attend(q_BNTH, k_BKSH, v_BKSH, mask_B1TS, scale=None, softcap=None, bias_BNTS=None, sinks_N=None):
-        assert bias_BNTS is None and sinks_N is None, "check_exportable refuses these"
+    def attend(q_BNTH, k_BKSH, v_BKSU, mask_B1TS, scale=None, softcap=None, bias_BNTS=None, sinks_N=None):
+        if sinks_N is not None:  # the operator has no score beside those of the keys: products and a softmax
+            return Eager.attend(q_BNTH, k_BKSH, v_BKSU, mask_B1TS, scale, softcap, bias_BNTS, sinks_N)
+        if bias_BNTS is not None:  # the operator takes a mask or numbers to add
+            mask_B1TS = torch.where(mask_B1TS, bias_BNTS, float("-inf")).to(q_BNTH.dtype)
         chosen = {name: value for name, value in (("scale", scale), ("softcap", softcap)) if value is not None}
-        return _operator("Attention", [q_BNTH, k_BKSH, v_BKSH, mask_B1TS], q_BNTH, **chosen)
+        shape = (*q_BNTH.shape[:3], v_BKSU.shape[-1])
+        return _operator("Attention", [q_BNTH, k_BKSH, v_BKSU, mask_B1TS], q_BNTH, shape, **chosen)

@@ -1,31 +1,55 @@
-"""Export precisions: the number format of weights, activations and cache, and how far it may stray from fp32."""
+"""Export precisions: formats of weights and of activations, what stays higher, and how far a build may stray.
+
+Activations, cache, embeddings, norms, biases, softmax and routers have the activations' format. Where weights are
+quantized, the matrices of the blocks and the head are: in groups along the axis that is summed over.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import ml_dtypes
 import numpy as np
 import torch
 from onnx import TensorProto
 
-from archcalc.errors import one_of
+from archcalc.errors import ConfigError, one_of
+
+
+@dataclass(frozen=True)
+class Quantization:
+    """Symmetric integers of `bits` with a scale for each `group_size` of them; `head_bits` for the head's matrix.
+
+    `dynamic`: a scale a column instead of groups, and activations rounded to 8 bits, a scale a pass, before products.
+    """
+
+    bits: int
+    head_bits: int
+    group_size: int = 32
+    dynamic: bool = False
 
 
 @dataclass(frozen=True)
 class ExportPrecision:
-    """`tolerance` bounds |engine - PyTorch fp32| of any logit, relative to the largest |logit| of fp32."""
+    """`tolerance` bounds |engine - PyTorch fp32| of any logit, relative to the largest |logit| of fp32.
+
+    PyTorch has the build's weights: quantized ones are given to it as the numbers that they stand for.
+    """
 
     name: str
+    activations: str
     torch: torch.dtype
     numpy: np.dtype
     onnx: int
     tolerance: float
     reason: str
     largest: float
+    quantization: Quantization | None = None
 
 
-PRECISIONS = {
+FORMATS = {
     "fp32": ExportPrecision(
+        "fp32",
         "fp32",
         torch.float32,
         np.dtype(np.float32),
@@ -36,6 +60,7 @@ PRECISIONS = {
     ),
     "fp16": ExportPrecision(
         "fp16",
+        "fp16",
         torch.float16,
         np.dtype(np.float16),
         TensorProto.FLOAT16,
@@ -43,10 +68,51 @@ PRECISIONS = {
         "each sublayer rounds the residual stream to 2^-11 of its largest channel; sixty in a row add up to 60/2^11",
         65504.0,
     ),
+    "bf16": ExportPrecision(
+        "bf16",
+        "bf16",
+        torch.bfloat16,
+        np.dtype(ml_dtypes.bfloat16),
+        TensorProto.BFLOAT16,
+        0.24,
+        "as fp16 with 2^-8 for 2^-11: 60/2^8",
+        float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
+    ),
 }
+# Activations may be rounded to 127 steps of a group's largest before each product: half a step of it, 1/254, for a
+# product of random signs divided by the root of the terms; what is left adds up over the layers as in fp16.
+ROUNDED = "products may round activations to 8 bits, 1/254 of the largest; seven a layer add up like random steps"
+QUANTIZED = {
+    "int8": Quantization(8, 8),
+    "int8-dynamic": Quantization(8, 8, dynamic=True),
+    "int4": Quantization(4, 8),
+}
+PRECISIONS = (*FORMATS, *QUANTIZED)
+GROUP_SIZES = (16, 32, 64, 128, 256)  # of MatMulNBits, ONNX Runtime's product with grouped weights
 
 
-def export_precision(name: str) -> ExportPrecision:
-    """Look a precision up by name. Raises: ConfigError naming the known ones."""
+def export_precision(name: str, activations: str | None = None, group_size: int | None = None) -> ExportPrecision:
+    """A precision by name.
+
+    Args:
+        activations: fp32 (default), fp16 or bf16, where weights are quantized; else the weights' own format.
+        group_size: weights that share a scale (32), where weights are quantized in groups.
+    Raises: ConfigError naming the known ones.
+    """
     one_of("precision", name, PRECISIONS)
-    return PRECISIONS[name]
+    scheme = QUANTIZED.get(name)
+    if scheme is None:
+        for key, value in (("activations", activations), ("group_size", group_size)):
+            if value not in (None, name):
+                raise ConfigError(f"{key}={value}: {name} weights are not quantized; give it with int8 or int4")
+        return FORMATS[name]
+    one_of("activations", activations or "fp32", FORMATS)
+    form = FORMATS[activations or "fp32"]
+    if scheme.dynamic and (form.name != "fp32" or group_size):
+        raise ConfigError(f"precision={name}: products in int8 come out in fp32, a scale a column; give neither option")
+    if group_size is not None:
+        if group_size not in GROUP_SIZES:
+            raise ConfigError(f"group_size={group_size}: not one of {', '.join(map(str, GROUP_SIZES))}")
+        scheme = replace(scheme, group_size=group_size)
+    tolerance = max(form.tolerance, 0.1)
+    return replace(form, name=name, tolerance=tolerance, reason=ROUNDED, quantization=scheme)

@@ -9,13 +9,17 @@ import numpy as np
 
 from export.build import Build
 from export.files import ExportError
-from export.graph import cache_names
+from export.graph import every_state
 from export.runtimes import check_fits
 
 
 def usable_cores() -> int:
     """Cores that this process may run on; all of them where the system does not say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# A transposed weight is read as it lies (FusedMatMul); folding would first make another copy of it.
+SETTINGS = {"providers": ["CPUExecutionProvider"], "disabled_optimizers": ["ConstantFolding"]}
 
 
 class OnnxRuntimeEngine:
@@ -36,16 +40,18 @@ class OnnxRuntimeEngine:
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads or usable_cores()
         options.log_severity_level = 3
+        # Grouped int8 and int4 weights: products in 8-bit integers, activations rounded as they come.
+        options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
         try:
-            self.session = ort.InferenceSession(build.graph(capacity), options, providers=["CPUExecutionProvider"])
+            self.session = ort.InferenceSession(build.graph(capacity), options, **SETTINGS)
         except Exception as error:  # the library's own exceptions derive from Exception alone
             raise ExportError(f"{build.graph(capacity)}: ONNX Runtime refuses it: {str(error)[:300]}") from None
-        self.caches = cache_names(build.config)
+        self.caches = every_state(build.config, capacity)
 
     def new_cache(self, batch: int) -> list:
         """Zeroed keys and values, [B, K, C, H] a tensor."""
         dtype = self.build.precision.numpy
-        shapes = [(batch, k, self.capacity, h) for _, _, (k, h) in self.caches]
+        shapes = [(batch, *state.shape) for state in self.caches]
         return [self._ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, dtype)) for shape in shapes]
 
     def cache_bytes(self, cache: list) -> int:

@@ -1,0 +1,119 @@
+"""A method of a PyTorch module as an ONNX function that takes its weights as inputs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import onnx
+import torch
+from onnx import helper
+from torch import nn
+
+from export.onnx_kernels import OPSET
+
+DOMAIN = "archcalc"
+# Symbolic axes, the same in every graph: sequences, tokens of this pass, those that get logits, tokens of the source.
+BATCH, TOKENS, POSITIONS, SOURCE = "batch", "tokens", "logit_positions", "source_tokens"
+
+
+@dataclass(frozen=True)
+class Function:
+    """A traced part. `weights` are those of its inputs that are weights, by their names in the module."""
+
+    proto: onnx.FunctionProto
+    weights: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.proto.name
+
+
+class Symbols(dict):
+    """The symbolic axes of one trace: `symbols[BATCH]` is the same dimension wherever it is used."""
+
+    def __missing__(self, name: str) -> torch.export.Dim:
+        self[name] = torch.export.Dim(name)
+        return self[name]
+
+
+class _Part(nn.Module):
+    """A method of a module, as a module that takes that module's weights as arguments."""
+
+    def __init__(self, module: nn.Module, method: Callable, names: list[str]):
+        super().__init__()
+        self.names = names
+        holder = nn.Module()
+        holder.part = module
+        holder.forward = method
+        object.__setattr__(self, "holder", holder)  # unregistered: its own weights are no part of the trace
+
+    def forward(self, inputs, weights):
+        return torch.func.functional_call(self.holder, dict(zip(self.names, weights, strict=True)), inputs)
+
+
+@contextlib.contextmanager
+def _quiet():
+    """Silence the exporter's notes about packages that nobody asked for."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def trace_function(
+    name: str,
+    module: nn.Module,
+    method: Callable,
+    inputs: dict[str, tuple[torch.Tensor, dict[int, str]]],
+    outputs: list[str],
+    weights: Iterable[str] | None = None,
+) -> Function:
+    """`method(*inputs)` as a function of those inputs and of the module's weights that it reads.
+
+    Args:
+        inputs: an example of each, never read, so that it may lie on the meta device, and its symbolic axes.
+        outputs: names of what the method returns, in order.
+        weights: names of the tensors in `module` that may be read; None for all of them.
+    """
+    tensors = {
+        n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if weights is None or n in weights
+    }
+    examples = [torch.empty(t.shape, dtype=t.dtype) if t.is_meta else t for t in tensors.values()]
+    symbols = Symbols()
+    shapes = [{axis: symbols[symbol] for axis, symbol in axes.items()} or None for _, axes in inputs.values()]
+    with _quiet(), torch.no_grad():
+        program = torch.onnx.export(
+            _Part(module, method, [f"part.{n}" for n in tensors]),
+            (tuple(example for example, _ in inputs.values()), examples),
+            dynamo=True,
+            opset_version=OPSET,
+            input_names=[*inputs, *tensors],
+            output_names=outputs,
+            dynamic_shapes=(tuple(shapes), [None] * len(tensors)),
+            verbose=False,
+        )
+    return _function(name, program.model_proto.graph, set(tensors))
+
+
+def _function(name: str, graph: onnx.GraphProto, weights: set[str]) -> Function:
+    """A graph as a function, with the inputs that it reads."""
+    nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
+    for node in graph.node:
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.ClearField("metadata_props")
+        copy.ClearField("doc_string")
+        nodes.append(copy)
+    read = {tensor for node in nodes for tensor in node.input} | {output.name for output in graph.output}
+    inputs = [value.name for value in graph.input if value.name in read]
+    imports = [helper.make_opsetid("", OPSET)]
+    proto = helper.make_function(DOMAIN, name, inputs, [output.name for output in graph.output], nodes, imports)
+    return Function(proto, tuple(i for i in inputs if i in weights))
