@@ -27,6 +27,7 @@ from models.progress import progress
 from models.provenance import versions
 
 MANIFEST = "manifest.json"
+TARGETS = ("any", "onnxruntime")
 FORMAT = 2
 PACKAGES = ("archcalc", "torch", "onnx", "onnxscript", "onnxruntime", "tensorrt-rtx", "tensorrt")
 
@@ -66,6 +67,7 @@ def build(
     capacities: tuple[int, ...] | None = None,
     model: torch.nn.Module | None = None,
     weights_source: dict[str, Any] | None = None,
+    target: str = "any",
 ) -> Build:
     """Export the model into the folder `out`, which is replaced only when everything is written.
 
@@ -74,9 +76,11 @@ def build(
         capacities: tokens a sequence of the static cache; one graph each, all over the same weights.
             Default: 1024, or all positions if fewer.
         model, weights_source: what `reference.reference` gave; by default the model with random weights.
+        target: "any" runtime, or "onnxruntime": with its own fused operators, which no other runtime has.
     Raises: ExportError or ConfigError for what cannot be exported; nothing is left behind.
     """
     kind = export_precision(precision) if isinstance(precision, str) else precision
+    one_of("target", target, TARGETS)
     if config.keys is None:
         raise ConfigError("config: built by hand, without Hugging Face keys for the manifest; use config_from_keys")
     check_exportable(config)
@@ -91,7 +95,7 @@ def build(
     if model is None:
         model, weights_source = reference(config, "random")
     with replaced_folder(out, MANIFEST) as folder:
-        traced = {c: parts(Tracer(config, kind.torch, c), kind) for c in progress(capacities, "trace")}
+        traced = {c: parts(Tracer(config, kind.torch, c), kind, target) for c in progress(capacities, "trace")}
         weights = dict(model.named_parameters()) | dict(model.named_buffers())
         places = stored(config, next(iter(traced.values())), weights, kind)
         write_weights(folder / WEIGHTS, places, progress(weights.items(), "write weights"), kind)
@@ -102,6 +106,7 @@ def build(
             onnx.checker.check_model(folder / graph_name(capacity))
             operators = _operators(graph)
         manifest = _manifest(config, kind, capacities, operators, weights_source, folder, places)
+        manifest["target"] = target
         (folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
     return open_build(out)
 
@@ -167,6 +172,7 @@ def open_build(folder: str | Path) -> Build:
         config = config_from_keys(manifest["config"], name=str(manifest["name"]))
         precision, capacities = _precision(manifest), tuple(manifest["capacities"])
         files = manifest["files"]
+        one_of("target", manifest["target"], TARGETS)
         one_of("weights.kind", manifest["weights"]["kind"], ("random", "file"))
         positive(capacities=len(capacities), **{f"capacity_{c}": c for c in capacities})
         for name in (WEIGHTS, *map(graph_name, capacities)):

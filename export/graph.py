@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import NamedTuple
 
@@ -13,10 +13,11 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from archcalc.config import Attention, LatentAttention, ModelConfig
+from export.fused import fused
 from export.onnx_from_torch import Functions, Tracer, bias_source, distinct, rotary_key, seen
 from export.precision import ExportPrecision
 from export.quantize import INTEGERS, Integers, number_name, quantized, scale_name
-from export.tracing import BATCH, DOMAIN, OPSET, POSITIONS, TOKENS, Function
+from export.tracing import BATCH, DOMAIN, OPSET, POSITIONS, TOKENS, Function, pruned
 from models.cache import shapes
 from models.positions import rotary_tables
 
@@ -84,15 +85,36 @@ class Parts:
     forms: dict[str, dict[str, Integers]]
 
 
-def parts(tracer: Tracer, precision: ExportPrecision) -> Parts:
-    """The traced functions, with integers for matrices where the precision says so."""
-    traced = tracer.functions()
+def parts(tracer: Tracer, precision: ExportPrecision, target: str = "any") -> Parts:
+    """The traced functions, with integers for matrices where the precision says so, for any runtime or for one."""
+    functions = tracer.functions()
+    functions = fused(functions) if target == "onnxruntime" else functions
+    functions = replace(functions, stem=_needed(tracer.config, functions))
     if precision.quantization is None:
-        return Parts(traced, {})
-    made = {f.name: quantized(f, precision.quantization) for f in traced.every}
+        return Parts(functions, {})
+    made = {f.name: quantized(f, precision.quantization) for f in functions.every}
     new = {name: function for name, (function, _) in made.items()}
-    blocks = {kind: new[function.name] for kind, function in traced.blocks.items()}
+    blocks = {kind: new[function.name] for kind, function in functions.blocks.items()}
     return Parts(Functions(new["Stem"], blocks, new["Head"]), {name: forms for name, (_, forms) in made.items()})
+
+
+def _needed(config: ModelConfig, functions: Functions) -> Function:
+    """The stem with those outputs that a block reads."""
+    layers = zip(config.decoder.layers, shared_inputs(config), strict=True)
+    read = {names.get(i, i) for block, names in layers for i in functions.blocks[block].proto.input}
+    outputs = list(functions.stem.proto.output)
+    return pruned(functions.stem, outputs[:1] + [output for output in outputs[1:] if output in read])
+
+
+def shared_inputs(config: ModelConfig) -> list[dict[str, str]]:
+    """For each layer, the stem's output that its `mask` and its `bias` are."""
+    blocks = config.decoder.layers
+    seen_by = {"mask": [*map(seen, blocks)], "bias": [bias_source(blocks, index) for index in range(len(blocks))]}
+    numbers = {name: distinct(keys) for name, keys in seen_by.items()}
+    return [
+        {name: f"{name}.{numbers[name].index(keys[index])}" for name, keys in seen_by.items() if keys[index]}
+        for index in range(len(blocks))
+    ]
 
 
 def calls(config: ModelConfig, found: Parts) -> list[tuple[str, Function]]:
@@ -171,19 +193,13 @@ def assemble(
     """
     blocks, functions = config.decoder.layers, found.functions
     rotary = _rotary_initializers(config, precision, capacity)
-    masks = {key: f"mask.{i}" for i, key in enumerate(distinct(map(seen, blocks)))}
-    sources = [bias_source(blocks, index) for index in range(len(blocks))]
-    biases = {key: f"bias.{i}" for i, key in enumerate(distinct(sources))}
-    shared = {name: name for name in ("input_ids", "position_ids", "positions", "present", "write_indices")}
-    kept = states(config, capacity)
+    kept, given = states(config, capacity), shared_inputs(config)
     (_, stem), *layers, (_, head) = calls(config, found)
+    shared = {name: name for name in ("input_ids", "position_ids", "write_indices", *stem.proto.output[1:])}
     nodes = [call(stem, "", shared, ["x.0", *stem.proto.output[1:]])]
     for index, (block, (prefix, function)) in enumerate(zip(blocks, layers, strict=True)):
-        values = shared | {"x": f"x.{index}"} | {f"past.{i}": state.past for i, state in enumerate(kept[index])}
-        if seen(block):
-            values["mask"] = masks[seen(block)]
-        if sources[index]:
-            values["bias"] = biases[sources[index]]
+        values = shared | given[index] | {"x": f"x.{index}"}
+        values |= {f"past.{i}": state.past for i, state in enumerate(kept[index])}
         if key := rotary_key(block):
             values |= dict(zip(("cos", "sin"), (tensor.name for tensor in rotary[key]), strict=True))
         nodes.append(call(function, prefix, values, [f"x.{index + 1}", *(state.present for state in kept[index])]))
@@ -215,6 +231,7 @@ def _interface(config: ModelConfig, kept: list[list[State]], precision: ExportPr
 
 def model(graph: onnx.GraphProto, functions: Iterable[Function]) -> onnx.ModelProto:
     """The graph with the functions that it calls."""
-    imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
     protos = [function.proto for function in functions]
+    versions = {one.domain: one.version for proto in protos for one in proto.opset_import} | {"": OPSET, DOMAIN: 1}
+    imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return helper.make_model(graph, opset_imports=imports, functions=protos, ir_version=IR_VERSION)

@@ -30,9 +30,8 @@ class OnnxKernels:
 
     @staticmethod
     def rotary(x_BTNH, cos_MP, sin_MP, position_ids_BT) -> torch.Tensor:
-        heads = x_BTNH.shape[2]
-        turned = torch.onnx.ops.rotary_embedding(x_BTNH.flatten(2), cos_MP, sin_MP, position_ids_BT, num_heads=heads)
-        return turned.unflatten(-1, (heads, -1))
+        # As [B, N, T, H], which attention wants too: the second transposition meets its inverse and both go.
+        return torch.onnx.ops.rotary_embedding(x_BTNH.transpose(1, 2), cos_MP, sin_MP, position_ids_BT).transpose(1, 2)
 
     @staticmethod
     def cache_write(cache_BKCH, new_BKTH, write_indices_B) -> torch.Tensor:

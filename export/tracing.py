@@ -104,7 +104,7 @@ def trace_function(
 
 
 def _function(name: str, graph: onnx.GraphProto, weights: set[str]) -> Function:
-    """A graph as a function, with the inputs that it reads."""
+    """A graph as a function, with the nodes that it needs and the inputs that it reads."""
     nodes = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in graph.initializer]
     for node in graph.node:
         copy = onnx.NodeProto()
@@ -112,8 +112,29 @@ def _function(name: str, graph: onnx.GraphProto, weights: set[str]) -> Function:
         copy.ClearField("metadata_props")
         copy.ClearField("doc_string")
         nodes.append(copy)
-    read = {tensor for node in nodes for tensor in node.input} | {output.name for output in graph.output}
-    inputs = [value.name for value in graph.input if value.name in read]
     imports = [helper.make_opsetid("", OPSET)]
-    proto = helper.make_function(DOMAIN, name, inputs, [output.name for output in graph.output], nodes, imports)
-    return Function(proto, tuple(i for i in inputs if i in weights))
+    inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
+    proto = helper.make_function(DOMAIN, name, inputs, outputs, nodes, imports)
+    return pruned(Function(proto, tuple(i for i in inputs if i in weights)), outputs)
+
+
+def pruned(function: Function, outputs: list[str]) -> Function:
+    """The function with these outputs alone, without the nodes and inputs that they do not need."""
+    needed, nodes = set(outputs), []
+    for node in reversed(function.proto.node):
+        if needed.intersection(node.output):
+            nodes.append(node)
+            needed.update(_read(node))
+    old = function.proto
+    inputs = [name for name in old.input if name in needed]
+    proto = helper.make_function(old.domain, old.name, inputs, outputs, nodes[::-1], list(old.opset_import))
+    return Function(proto, tuple(name for name in function.weights if name in needed))
+
+
+def _read(node: onnx.NodeProto) -> set[str]:
+    """The tensors that a node reads, those that its subgraphs take from around them too."""
+    found = set(node.input)
+    for graph in (attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH):
+        found.update(tensor for inner in graph.node for tensor in _read(inner))
+        found.update(output.name for output in graph.output)
+    return found
