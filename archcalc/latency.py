@@ -10,8 +10,9 @@ Every parameter is a property of machine and runtime, never of a model. `export.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from math import prod
 
-from archcalc.cost import Pass, costs
+from archcalc.cost import Line, Pass, costs
 from archcalc.precision import Precision
 
 
@@ -45,13 +46,22 @@ def predict(run: Pass, machine: Machine, precision: Precision) -> float:
     for line, cost in zip(run.bound.lines, costs(run, dense=True), strict=True):
         spent = machine.launch_seconds + cost.activations * precision.activation_bytes / machine.bandwidth
         if line.op.mask:  # scores or context: 2·B·N·T·S·H FLOPs over B·N·S·H elements and B·N·T·S pairs
-            pairs = cost.flops / (2 * line.dims["H"])
             keys = cost.flops / (2 * run.dims["T"])
+            pairs = cost.flops / (2 * _depth(line))
             spent += cost.flops / machine.rate + keys * machine.key_seconds + pairs * machine.pair_seconds
-            spent += precision.stored_bytes(cost.cache_read) / machine.bandwidth
+            spent += cost.cache_read * precision.activation_bytes / machine.bandwidth  # kept as it was computed
         elif cost.flops:
             stream = precision.stored_bytes(cost.weights_read) / machine.bandwidth
             multiply = cost.flops / machine.rate
             spent += (stream**p + multiply**p) ** (1 / p)
         seconds += line.count * spent
     return seconds
+
+
+def _depth(line: Line) -> int:
+    """Multiply-adds for each (query head, query, key) of a masked product: the axes that the scores do not have.
+
+    H of attention; of latent attention that of the part which the product is: latent, rotary or value.
+    """
+    scores = next(t for t in (*line.op.inputs, line.op.output) if {"T", "S"} <= set(t.axes))
+    return prod(line.dims[axis] for axis in line.op.multiplied if axis not in scores.axes)

@@ -9,9 +9,9 @@ import numpy as np
 
 from archcalc.hf import config_from_keys
 from archcalc.latency import Machine, predict
-from archcalc.precision import precision
 from export.bench import Point, Timing
 from export.build import Build, build
+from export.precision import ExportPrecision, number_format
 
 _COMMON = {"model_type": "llama", "max_position_embeddings": 2048, "tie_word_embeddings": True}
 # Two models that no preset has. The wide one's weights (190 MB in fp32) are several times a last-level cache, so they
@@ -39,12 +39,13 @@ LOWEST = Machine(1e8, 1e8, 1.0, 1e-13, 1e-13, 1e-8)
 HIGHEST = Machine(1e13, 1e16, 8.0, 1e-7, 1e-7, 1e-2)
 
 
-def build_probes(out: Path, precision_name: str) -> dict[str, Build]:
-    """Export the probes, in the precision that is going to be predicted, into folders of `out`."""
+def build_probes(out: Path, precision: str | ExportPrecision, target: str = "any") -> dict[str, Build]:
+    """Export the probes, in the precision and for the target that are predicted, into folders of `out`."""
     probes = {}
     for name, keys in PROBES.items():
         contexts = tuple(sorted({point.context for point in PROBE_POINTS[name]}))
-        probes[name] = build(config_from_keys(keys, name=f"{name} probe"), out / name, precision_name, contexts)
+        config = config_from_keys(keys, name=f"{name} probe")
+        probes[name] = build(config, out / name, precision, contexts, target=target)
     return probes
 
 
@@ -55,13 +56,13 @@ def fit(timings: list[tuple[Build, Timing]]) -> tuple[Machine, list[float]]:
     """
     from scipy.optimize import least_squares
 
-    number_format = precision(timings[0][0].precision.name)
+    form = number_format(timings[0][0].precision)
     runs = [timing.point.run(probe) for probe, timing in timings]
     measured = np.log([timing.median for _, timing in timings])
 
     def errors(logs: np.ndarray) -> np.ndarray:
         machine = Machine(*np.exp(logs))
-        return np.log([predict(run, machine, number_format) for run in runs]) - measured
+        return np.log([predict(run, machine, form) for run in runs]) - measured
 
     bounds = np.log(astuple(LOWEST)), np.log(astuple(HIGHEST))
     found = least_squares(errors, np.log(astuple(START)), bounds=bounds, loss="soft_l1", f_scale=0.1)

@@ -9,10 +9,12 @@ from typing import Any
 from archcalc.config import ModelConfig
 from archcalc.render import table
 from archcalc.units import duration
+from export.as_stored import give_stored_numbers
 from export.build import PACKAGES, build
 from export.compare import HEADERS, Comparison, compare_build, comparison_rows, conclusion, named
-from export.expressible import check_exportable
+from export.expressible import check_decoder_alone, check_exportable
 from export.generate import greedy
+from export.precision import ExportPrecision
 from export.reference import described, reference, weights_file
 from export.runtimes import BACKENDS, check_backend, engines
 from export.verify import Verdict, verify
@@ -43,22 +45,26 @@ class Check:
 def check(
     config: ModelConfig,
     out: Path,
-    precision: str = "fp32",
+    precision: str | ExportPrecision = "fp32",
     weights: str = "auto",
     backend: str = "onnxruntime",
     context: int = 1024,
+    target: str = "any",
 ) -> Check:
     """Run the whole check of a model in the folder `out`.
 
     Args:
         backend: one of `export.runtimes.BACKENDS`.
         context: the longer of the two caches, tokens a sequence; less if the model has fewer positions.
+        target: one of `export.build.TARGETS`.
     """
+    check_decoder_alone(config, "check")
     check_exportable(config)
     check_backend(backend)
     longest = min(context, config.max_position_embeddings)
     model, origin = reference(config, weights)
-    target = build(config, out / "model", precision, (longest // 4, longest), model, origin)
+    target = build(config, out / "model", precision, (longest // 4, longest), model, origin, target=target)
+    give_stored_numbers(model, target)
     engine = engines(target, backend, compile_first=True)
     verdict = verify(target, engine(longest), model)
     text = _text(model, engine(longest), origin, weights)

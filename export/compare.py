@@ -10,14 +10,16 @@ import numpy as np
 
 from archcalc.cost import bound, cache_elements, parameters, total
 from archcalc.latency import Machine, predict
-from archcalc.precision import precision
 from archcalc.units import duration
 from export.bench import Point, Timing, measure, prepare
 from export.build import Build
 from export.calibrate import PROBE_POINTS, build_probes, fit
-from export.graph import WEIGHTS
+from export.expressible import check_decoder_alone
 from export.graph_count import count_flops, count_parameters
+from export.linked_weights import tensor_bytes
+from export.precision import number_format
 from export.runtimes import engines
+from export.stored_bytes import weight_bytes
 
 MEDIAN_BAR, WORST_BAR = 0.15, 0.40
 BAR_REASON = "the law has six parameters for every shape, and neighbours on the machine take turns with us"
@@ -53,24 +55,26 @@ class Latency:
 def exact(build: Build, engine, batch: int = 2, tokens: int = 5) -> list[Exact]:
     """The counts of a build, derived from its config and found in its graph, its files and its cache."""
     context, kind = engine.capacity, build.precision
-    path, weights = build.graph(context), build.folder / WEIGHTS
-    size, held = kind.numpy.itemsize, parameters(build.config)
+    path, data = build.graph(context), build.data
+    held = parameters(build.config)
     rows = [Exact("parameters", held, count_parameters(path), "elements of the graph's weights")]
     for point in (Point(batch, tokens, context), Point(batch, 1, context)):
         derived = total(point.run(build), dense=True).flops
-        sizes = {"batch": batch, "tokens": point.tokens, "logit_positions": 1}
-        shape = f"B={batch}, T={point.tokens}, S={context}"
+        keys = point.attended(build)
+        sizes = {"batch": batch, "tokens": point.tokens, "logit_positions": 1, "keys": keys}
+        shape = f"B={batch}, T={point.tokens}, S={keys}"
         rows.append(Exact(f"{point.phase} FLOPs", derived, count_flops(path, sizes), f"products in the graph, {shape}"))
-    kept = sum(cache_elements(bound(build.config)[1], batch, context, static=True)) * size
+    kept = sum(cache_elements(bound(build.config)[1], batch, context, static=True)) * kind.numpy.itemsize
     found = engine.cache_bytes(engine.new_cache(batch))
     rows.append(Exact("KV-cache bytes", kept, found, f"the engine's buffers, B={batch}, S={context}"))
-    rows.append(Exact("weight-file bytes", held * size, weights.stat().st_size, f"size of {WEIGHTS}"))
+    derived, found = weight_bytes(build.config, kind), sum(tensor_bytes(build.folder / name) for name in data)
+    rows.append(Exact("weight-file bytes", derived, found, f"size of {', '.join(data)}"))
     return rows
 
 
 def latency(build: Build, timings: list[Timing], machine: Machine) -> list[Latency]:
     """Each measured point beside its prediction."""
-    kind = precision(build.precision.name)
+    kind = number_format(build.precision)
     return [Latency(timing, predict(timing.point.run(build), machine, kind)) for timing in timings]
 
 
@@ -117,11 +121,12 @@ def compare_build(target: Build, probe_folder: Path, backend: str, engine=None) 
     Args:
         engine: a function from capacity to the target's engine, if it is open already.
     """
+    check_decoder_alone(target.config, "compare")
     engine = engine or engines(target, backend, compile_first=True)
     held_out = points(target.capacities)
     counts = exact(target, engine(max(target.capacities)))
     seen, passes = [], []
-    for name, probe in build_probes(probe_folder, target.precision.name).items():
+    for name, probe in build_probes(probe_folder, target.precision, target.manifest["target"]).items():
         seen += [(probe, point) for point in PROBE_POINTS[name]]
         passes += prepare(probe, engines(probe, backend, compile_first=True), PROBE_POINTS[name])
     turns = measure(passes + prepare(target, engine, held_out))

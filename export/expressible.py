@@ -4,48 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from archcalc.config import Attention, Block, FeedForward, ModelConfig
+from archcalc.config import MixtureOfExperts, ModelConfig
 from export.files import ExportError
-
-# Fields of Attention that the graph has nothing for, and what they are called.
-NOT_YET = {
-    "sinks": "attention sinks",
-    "alibi": "a bias by distance (alibi)",
-    "relative_buckets": "a bias by distance (relative_buckets)",
-    "attention_chunk_size": "chunked attention",
-    "v_head_dim": "values of another width than keys (v_head_dim)",
-}
+from export.onnx_from_torch import first_attention
 
 
 def _inexpressible(config: ModelConfig) -> Iterator[str]:
     """What of a model has no graph yet, in words."""
-    if config.decoder is None:
-        yield "a model without a decoder"
-        return
+    if config.head.kind == "labels":
+        yield "a head of labels"
+    for block in config.encoder.layers if config.encoder else ():
+        rotary = getattr(block.self_attn, "rotary", None)
+        if rotary and rotary.short_context:
+            yield "an encoder whose rotary positions depend on the source's length (longrope)"
+        if isinstance(block.mlp, MixtureOfExperts):
+            yield "an encoder's mixture of experts"
+    for stack in config.stacks.values():
+        shares = [block.residual.value_residual for block in stack.layers]
+        first = first_attention(stack.layers)
+        if any(shares) and (first is None or shares[first]):
+            yield "a value residual without an attention before it"
+
+
+def check_decoder_alone(config: ModelConfig, what: str) -> None:
+    """Raise ExportError for a model with an encoder, where `what` does not know one yet."""
     if config.encoder:
-        yield "an encoder-decoder"
-    for block in dict.fromkeys(config.decoder.layers):
-        yield from _of_block(block)
-    if config.head.kind != "lm" or config.head.bias or config.head.buffer_bias:
-        yield "a head with more than a matrix"
-
-
-def _of_block(block: Block) -> Iterator[str]:
-    if block.self_attn is None or block.mlp is None:
-        yield "a block of one sublayer"
-    if block.self_attn is not None:
-        if not isinstance(block.self_attn, Attention):
-            yield type(block.self_attn).__name__
-        else:
-            given = {field for field in NOT_YET if getattr(block.self_attn, field) not in (None, False)}
-            yield from (words for field, words in NOT_YET.items() if field in given)
-    if block.residual.value_residual or block.residual.skip:
-        yield "a residual from another layer"
-    if block.mlp is not None and not isinstance(block.mlp, FeedForward):
-        yield "a mixture of experts (mlp.experts)"
+        raise ExportError(
+            f"{config.name}: {what} knows no model with an encoder yet; use build and verify, or a model without"
+        )
 
 
 def check_exportable(config: ModelConfig) -> None:
     """Raise ExportError, naming the part, for what has no graph yet."""
     if part := next(_inexpressible(config), None):
-        raise ExportError(f"{config.name}: {part} cannot be exported yet; give a dense decoder-only model without it")
+        raise ExportError(f"{config.name}: {part} cannot be exported yet; give a model without it")

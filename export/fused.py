@@ -8,21 +8,40 @@ Source: com.microsoft.GroupQueryAttention, version 1, ONNX Runtime's contributed
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
 from archcalc.config import Attention, Block
+from archcalc.errors import ConfigError
+from export.files import ExportError
 from export.onnx_from_torch import Functions
 from export.tracing import Function, pruned
 
 CONTRIBUTED = "com.microsoft"
+ROTARY_STEP = 16  # it turns heads of multiples of this many channels; others are turned before
 LENGTHS = ("seqlens_k", "total_sequence_length")
 
 
 def fused(functions: Functions) -> Functions:
-    """The same functions with fused attention where a block allows it."""
+    """The same functions with fused attention. Raises: ExportError for attention that the operator does not say."""
     blocks = {kind: _fused_block(function, kind) for kind, function in functions.blocks.items()}
-    return Functions(_with_lengths(functions.stem), blocks, functions.head)
+    return replace(functions, stem=_with_lengths(functions.stem), blocks=blocks)
+
+
+def check_in_order(position_ids: np.ndarray, write_indices: np.ndarray) -> None:
+    """Raise ConfigError for a pass that the operator would compute otherwise than it is asked to."""
+    if (position_ids[:, 0] != write_indices).any():
+        raise ConfigError(
+            "position_ids: with target=onnxruntime sequences begin in slot 0; pad prompts behind, or give --target any"
+        )
+    if min(position_ids.shape) > 1 and write_indices.any():
+        raise ConfigError(
+            f"batch={len(position_ids)}: with target=onnxruntime one sequence at a time may go on by several tokens; "
+            "run them one by one, or give --target any"
+        )
 
 
 def _with_lengths(stem: Function) -> Function:
@@ -83,13 +102,19 @@ def _fused_block(function: Function, kind: Block) -> Function:
     proto.CopyFrom(function.proto)
     nodes = _Nodes(proto)
     attention = [node for node in proto.node if node.op_type == "Attention"]
+    if kind.self_attn is None or not kind.self_attn.dims.get("N"):
+        return function  # no attention
     if len(attention) != 1 or not _fits(kind):
-        return function
+        raise ExportError(
+            "target=onnxruntime: its fused attention is causal, of keys and values of one width, without sinks or a "
+            "bias by distance; this model asks for more, give --target any"
+        )
     writes = [nodes.maker(tensor, "TensorScatter") for tensor in attention[0].input[1:3]]
     heads = [attention[0].input[0], *(write.input[1] for write in writes)]
     turns = [nodes.maker(tensor, "RotaryEmbedding") for tensor in heads[:2]]
-    tables = list(turns[0].input[1:3]) if all(turns) else ["", ""]
-    if all(turns):
+    turned = all(turns) and kind.self_attn.head_dim % ROTARY_STEP == 0
+    tables = list(turns[0].input[1:3]) if turned else ["", ""]
+    if turned:
         heads[:2] = [turn.input[0] for turn in turns]
     result = f"{attention[0].output[0]}.flat"
     operator = helper.make_node(
@@ -97,7 +122,7 @@ def _fused_block(function: Function, kind: Block) -> Function:
         [*map(nodes.flat, heads), "past.0", "past.1", *LENGTHS, *tables],
         [result, *(write.output[0] for write in writes)],
         domain=CONTRIBUTED,
-        do_rotary=int(all(turns)),
+        do_rotary=int(turned),
         **_attributes(kind.self_attn),
     )
     transposed = nodes.reader(attention[0].output[0], "Transpose")

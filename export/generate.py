@@ -1,36 +1,90 @@
-"""Greedy decoding through an engine, with the same padding and stopping as `models.generate.greedy`."""
+"""Text generation through an engine, as `models.generate` does it through a model: the same arguments and tokens."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Collection, Iterator
+
 import numpy as np
+import torch
 
 from archcalc.errors import ConfigError
+from export.runtimes import check_fits
+from models.generate import Sampling
 from models.progress import progress
+from models.sampling import likeliest
 
 
-def greedy(engine, prompt_ids: list[list[int]], max_new_tokens: int, eos: int | None = None) -> list[list[int]]:
-    """The likeliest continuation of each prompt as token ids, without prompt and `eos`.
+def generate(
+    engine,
+    prompt_ids: list[list[int]],
+    max_new_tokens: int,
+    *,
+    eos: Collection[int] = (),
+    sampler: Sampling = likeliest,
+) -> Iterator[list[int | None]]:
+    """The continuation of each prompt, one token id a row a step; None once a row has reached an id of `eos`.
 
-    Raises: ConfigError if a prompt is empty, or prompt and new tokens do not fit into the engine's cache.
+    Args:
+        engine: of `export.runtimes`.
+        prompt_ids: B rows of token ids, not empty, of any lengths: padded behind, and the padding overwritten.
+        sampler: makes ids [B] of logits [B, V]; see models.sampling. The logits are overwritten after the step.
+    Raises: ConfigError, before the first token, if a prompt is empty, an id is unknown to the model, or prompt and
+        new tokens do not fit into the engine's cache.
     """
     if not prompt_ids or not all(prompt_ids):
         raise ConfigError("prompt_ids: every prompt needs a token; give at least one id each")
-    lengths = np.array([len(ids) for ids in prompt_ids])
-    longest, batch = int(lengths.max()), len(prompt_ids)
-    ids = np.array([row + [0] * (longest - len(row)) for row in prompt_ids])
-    positions = np.tile(np.arange(longest), (batch, 1))
-    last = lengths[:, None] - 1
-    cache = engine.new_cache(batch)
+    vocabulary = engine.build.config.vocab_size
+    unknown = next((i for ids in prompt_ids for i in ids if not 0 <= i < vocabulary), None)
+    if unknown is not None:
+        raise ConfigError(f"prompt_ids: id {unknown}, but vocab_size={vocabulary}; is this the model's tokenizer?")
+    lengths_B = np.array([len(ids) for ids in prompt_ids])
+    check_fits(lengths_B, max_new_tokens - 1, engine.capacity)  # the last token is not read
+    return _generate(engine, prompt_ids, lengths_B, max_new_tokens, frozenset(eos), sampler)
+
+
+def greedy(engine, prompt_ids: list[list[int]], max_new_tokens: int, eos: int | None = None) -> list[list[int]]:
+    """The likeliest continuation of each prompt as token ids, without prompt and `eos`, as `models.generate.greedy`.
+
+    Raises: ConfigError as `generate`.
+    """
     new: list[list[int]] = [[] for _ in prompt_ids]
-    running = set(range(batch))
-    for step in progress(range(max_new_tokens), "generate"):
-        chosen = engine.run(ids, positions, positions[:, 0], last, cache)[:, 0].argmax(-1)
-        for row in sorted(running):
-            if chosen[row] == eos:
-                running.remove(row)
-            else:
-                new[row].append(int(chosen[row]))
-        if not running:
-            break
-        ids, positions, last = chosen[:, None], (lengths + step)[:, None], np.zeros((batch, 1), np.int64)
+    steps = generate(engine, prompt_ids, max_new_tokens, eos=() if eos is None else (eos,))
+    for tokens in progress(steps, "generate"):
+        for row, token in zip(new, tokens, strict=True):
+            if token is not None:
+                row.append(token)
     return new
+
+
+def _generate(engine, prompt_ids, lengths_B, max_new_tokens, eos, sampler) -> Iterator[list[int | None]]:
+    batch, longest = len(prompt_ids), int(lengths_B.max())
+    ids_BT = np.array([ids + [0] * (longest - len(ids)) for ids in prompt_ids])
+    positions_BT = np.tile(np.arange(longest), (batch, 1))
+    cache = engine.new_cache(batch)
+    logits_B1V = engine.run(ids_BT, positions_BT, positions_BT[:, 0], lengths_B[:, None] - 1, cache)
+    step = engine.bind(batch, 1, 1, cache)
+    only_B1 = np.zeros((batch, 1), np.int64)  # a step's one token gets logits
+    running = [True] * batch
+    for more in reversed(range(max_new_tokens)):
+        with _one_thread():
+            chosen_B = sampler(torch.from_numpy(logits_B1V[:, 0])).numpy()
+        tokens = chosen_B.tolist()
+        running = [on and token not in eos for on, token in zip(running, tokens, strict=True)]
+        if not any(running):
+            return
+        yield [token if on else None for on, token in zip(running, tokens, strict=True)]
+        if more:
+            logits_B1V = step(chosen_B[:, None], lengths_B[:, None], lengths_B, only_B1)
+            lengths_B = lengths_B + 1
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Torch on one thread: those of an engine spin for a while after a pass, and more would have to wait for a core."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

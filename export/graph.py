@@ -1,4 +1,4 @@
-"""The whole ONNX graph of a decoder from its functions, and where its data file holds each weight."""
+"""A stack's calls of its functions, the whole ONNX graph of a decoder, and where the data file holds each weight."""
 
 from __future__ import annotations
 
@@ -12,26 +12,37 @@ import onnx
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
-from archcalc.config import Attention, LatentAttention, ModelConfig
+from archcalc.config import Attention, Block, LatentAttention, ModelConfig
 from export.fused import fused
-from export.onnx_from_torch import Functions, Tracer, bias_source, distinct, rotary_key, seen
+from export.mixture import linked
+from export.onnx_from_torch import (
+    Functions,
+    Tracer,
+    bias_source,
+    distinct,
+    first_attention,
+    rotary_key,
+    seen,
+)
 from export.precision import ExportPrecision
 from export.quantize import INTEGERS, Integers, number_name, quantized, scale_name
-from export.tracing import BATCH, DOMAIN, OPSET, POSITIONS, TOKENS, Function, pruned
+from export.tracing import BATCH, DOMAIN, OPSET, POSITIONS, SOURCE, TOKENS, Function, pruned
 from models.cache import shapes
 from models.positions import rotary_tables
 
+ALWAYS_FP32 = ".correction_bias"  # which expert a token goes to changes with a rounding
 IR_VERSION = 11  # of the first ONNX release with opset 24
 WEIGHTS = "weights.bin"  # the data file, beside the graphs; it holds the weights and nothing else
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor in the data file, contiguous at `offset`.
+    """A tensor in a data file, contiguous at `offset`.
 
     Args:
         weight: the model's tensor that it comes from, as it is or, with a `form`, its integers or their scale.
         data_type: ONNX's.
+        file: beside the graphs; the one of the build, or a linked one.
     """
 
     name: str
@@ -40,6 +51,7 @@ class Stored:
     shape: tuple[int, ...]
     offset: int
     form: Integers | None = None
+    file: str = WEIGHTS
 
     @property
     def nbytes(self) -> int:
@@ -88,28 +100,28 @@ class Parts:
 def parts(tracer: Tracer, precision: ExportPrecision, target: str = "any") -> Parts:
     """The traced functions, with integers for matrices where the precision says so, for any runtime or for one."""
     functions = tracer.functions()
-    functions = fused(functions) if target == "onnxruntime" else functions
-    functions = replace(functions, stem=_needed(tracer.config, functions))
+    functions = fused(functions) if target == "onnxruntime" and functions.stack == "decoder" else functions
+    functions = replace(functions, stem=_needed(tracer.blocks, functions))
     if precision.quantization is None:
-        return Parts(functions, {})
+        return Parts(*linked(functions, {}, target))
     made = {f.name: quantized(f, precision.quantization) for f in functions.every}
-    new = {name: function for name, (function, _) in made.items()}
-    blocks = {kind: new[function.name] for kind, function in functions.blocks.items()}
-    return Parts(Functions(new["Stem"], blocks, new["Head"]), {name: forms for name, (_, forms) in made.items()})
+    forms = {name: forms for name, (_, forms) in made.items()}
+    return Parts(*linked(functions.changed(lambda function: made[function.name][0]), forms, target))
 
 
-def _needed(config: ModelConfig, functions: Functions) -> Function:
+def _needed(blocks: tuple[Block, ...], functions: Functions) -> Function:
     """The stem with those outputs that a block reads."""
-    layers = zip(config.decoder.layers, shared_inputs(config), strict=True)
+    layers = zip(blocks, shared_inputs(blocks), strict=True)
     read = {names.get(i, i) for block, names in layers for i in functions.blocks[block].proto.input}
     outputs = list(functions.stem.proto.output)
     return pruned(functions.stem, outputs[:1] + [output for output in outputs[1:] if output in read])
 
 
-def shared_inputs(config: ModelConfig) -> list[dict[str, str]]:
-    """For each layer, the stem's output that its `mask` and its `bias` are."""
-    blocks = config.decoder.layers
-    seen_by = {"mask": [*map(seen, blocks)], "bias": [bias_source(blocks, index) for index in range(len(blocks))]}
+def shared_inputs(blocks: tuple[Block, ...]) -> list[dict[str, str]]:
+    """For each layer, which of the stack's masks, biases and rotary tables its `mask`, `bias`, `cos` and `sin` are."""
+    rotary = [*map(rotary_key, blocks)]
+    biases = [bias_source(blocks, index) for index in range(len(blocks))]
+    seen_by = {"mask": [*map(seen, blocks)], "bias": biases, "cos": rotary, "sin": rotary}
     numbers = {name: distinct(keys) for name, keys in seen_by.items()}
     return [
         {name: f"{name}.{numbers[name].index(keys[index])}" for name, keys in seen_by.items() if keys[index]}
@@ -118,10 +130,18 @@ def shared_inputs(config: ModelConfig) -> list[dict[str, str]]:
 
 
 def calls(config: ModelConfig, found: Parts) -> list[tuple[str, Function]]:
-    """Every call of the graph: (prefix of its weights' names, function)."""
-    functions, prefix = found.functions, "decoder." if config.encoder else ""
-    blocks = [(f"{prefix}layers.{i}.", functions.blocks[b]) for i, b in enumerate(config.decoder.layers)]
-    return [("", functions.stem), *blocks, ("", functions.head)]
+    """Every call of the graph, in order: (prefix of its weights' names, function)."""
+    functions = found.functions
+    prefix = f"{functions.stack}." if len(config.stacks) > 1 else ""
+    blocks = [(f"{prefix}layers.{i}.", functions.blocks[b]) for i, b in enumerate(_layers(config, functions))]
+    ends = [("", functions.head)] if functions.head else []
+    readers = enumerate(config.decoder.layers) if functions.cross else ()
+    crosses = [(f"decoder.layers.{i}.cross_attn.", functions.cross[b.cross_attn]) for i, b in readers]
+    return [("", functions.stem), *blocks, *ends, *crosses]
+
+
+def _layers(config: ModelConfig, functions: Functions) -> tuple[Block, ...]:
+    return config.stacks[functions.stack].layers
 
 
 def layout(
@@ -147,12 +167,13 @@ def layout(
             for name, data_type, shape in entries:
                 integers[name] = Stored(name, prefix + weight, data_type, shape, 0, form)
         for name in (prefix + one for one in function.weights):
-            plain = integers.get(name) or Stored(name, name, precision.onnx, tuple(weights[name].shape), 0)
+            kind = TensorProto.FLOAT if name.endswith(ALWAYS_FP32) else precision.onnx
+            plain = integers.get(name) or Stored(name, name, kind, tuple(weights[name].shape), 0)
             wanted[plain.weight].setdefault(name, plain)
     places, offset = {}, 0
     for found in wanted.values():
-        for name, one in found.items():
-            places[name] = Stored(one.name, one.weight, one.data_type, one.shape, offset, one.form)
+        for one in sorted(found.values(), key=lambda one: one.form is not None):  # the order in which they are written
+            places[one.name] = replace(one, offset=offset)
             offset += one.nbytes
     return places
 
@@ -160,18 +181,18 @@ def layout(
 def _external(place: Stored) -> TensorProto:
     tensor = TensorProto(name=place.name, data_type=place.data_type, dims=place.shape)
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", WEIGHTS), ("offset", place.offset), ("length", place.nbytes)):
+    for key, value in (("location", place.file), ("offset", place.offset), ("length", place.nbytes)):
         tensor.external_data.add(key=key, value=str(value))
     return tensor
 
 
-def _rotary_initializers(config: ModelConfig, precision: ExportPrecision, capacity: int) -> dict[tuple, list]:
-    """(cos, sin) tensors for each distinct rotary."""
-    found = {}
+def _rotary_initializers(config: ModelConfig, precision: ExportPrecision, capacity: int) -> list[TensorProto]:
+    """`cos.i` and `sin.i` for each distinct rotary."""
+    found = []
     for number, key in enumerate(distinct(map(rotary_key, config.decoder.layers))):
-        tables = zip(("cos", "sin"), rotary_tables(*key, capacity), strict=True)
-        arrays = {part: np.ascontiguousarray(table.numpy().astype(precision.numpy)) for part, table in tables}
-        found[key] = [numpy_helper.from_array(array, f"rotary_{number}.{part}") for part, array in arrays.items()]
+        for part, table in zip(("cos", "sin"), rotary_tables(*key, capacity), strict=True):
+            array = np.ascontiguousarray(table.numpy().astype(precision.numpy))
+            found.append(numpy_helper.from_array(array, f"{part}.{number}"))
     return found
 
 
@@ -179,6 +200,47 @@ def call(function: Function, prefix: str, values: dict[str, str], outputs: list[
     """A call that reads `values` by the names of the function's inputs, and its weights by theirs."""
     inputs = [values[i] if i in values else prefix + i for i in function.proto.input]
     return helper.make_node(function.name, inputs, outputs, domain=DOMAIN, name=outputs[0])
+
+
+def stack_calls(
+    config: ModelConfig, found: Parts, given: dict[str, str], kept: list[list[State]] | None = None
+) -> list[onnx.NodeProto]:
+    """The calls of the stem and of each block; `x.i` is what goes into block i, the last one comes out of the stack.
+
+    Args:
+        given: the graph's value for each name that functions have for it. kept: what each layer keeps.
+    """
+    blocks = _layers(config, found.functions)
+    (_, stem), *layers = calls(config, found)[: len(blocks) + 1]
+    shared = given | {name: name for name in stem.proto.output[1:]}
+    nodes = [call(stem, "", shared, ["x.0", *stem.proto.output[1:]])]
+    for index, (names, (prefix, function)) in enumerate(zip(shared_inputs(blocks), layers, strict=True)):
+        values, states = shared | names | {"x": f"x.{index}"}, kept[index] if kept else []
+        values |= {f"past.{i}": state.past for i, state in enumerate(states)}
+        values |= {f"cross_{kind}": cross_name(index, kind) for kind in ("key", "value")}
+        values |= {"first_values": f"values.{first_attention(blocks)}", "skip": f"x.{len(blocks) - index}"}
+        own = [f"values.{index}"] if "values" in function.proto.output else []
+        nodes.append(call(function, prefix, values, [f"x.{index + 1}", *(state.present for state in states), *own]))
+    return nodes
+
+
+def cross_name(index: int, kind: str) -> str:
+    """The tensor of a decoder layer's cross-attention, its `key` or its `value`."""
+    return f"cross.{index}.{kind}"
+
+
+def source_axis(config: ModelConfig) -> str | int:
+    """How many tokens a source has: any number, or of a model that listens the one that it was made for."""
+    return config.frontend.tokens if config.frontend else SOURCE
+
+
+def cross_tensors(config: ModelConfig) -> dict[str, list]:
+    """What a decoder reads of a source by name, with its axes: keys and values [B, K, X, H] of each layer."""
+    return {
+        cross_name(index, kind): list(shape)
+        for index, block in enumerate(config.decoder.layers if config.encoder else ())
+        for kind, shape in zip(("key", "value"), shapes(block.cross_attn, BATCH, source_axis(config)), strict=True)
+    }
 
 
 def assemble(
@@ -189,27 +251,16 @@ def assemble(
     Inputs: `input_ids` and `position_ids` [B, T], `write_indices` [B], `logit_indices` [B, R] (which of the T
     tokens get logits) and what each layer keeps, keys and values [B, K, C, H]. Outputs: `logits` [B, R, V] and what
     is kept with the T tokens written at slots `write_indices` .. + T - 1. A token's slot may differ from its
-    position, by the padding in front of its row, where positions are below 0.
+    position, by the padding in front of its row, where positions are below 0. With an encoder: also `source_mask`
+    [B, X], True where a source token is no padding, and `cross_tensors`.
     """
-    blocks, functions = config.decoder.layers, found.functions
-    rotary = _rotary_initializers(config, precision, capacity)
-    kept, given = states(config, capacity), shared_inputs(config)
-    (_, stem), *layers, (_, head) = calls(config, found)
-    shared = {name: name for name in ("input_ids", "position_ids", "write_indices", *stem.proto.output[1:])}
-    nodes = [call(stem, "", shared, ["x.0", *stem.proto.output[1:]])]
-    for index, (block, (prefix, function)) in enumerate(zip(blocks, layers, strict=True)):
-        values = shared | given[index] | {"x": f"x.{index}"}
-        values |= {f"past.{i}": state.past for i, state in enumerate(kept[index])}
-        if key := rotary_key(block):
-            values |= dict(zip(("cos", "sin"), (tensor.name for tensor in rotary[key]), strict=True))
-        nodes.append(call(function, prefix, values, [f"x.{index + 1}", *(state.present for state in kept[index])]))
-    values = {"x": f"x.{len(blocks)}", "logit_indices": "logit_indices"}
-    nodes.append(call(head, "", values, ["logits"]))
+    kept = states(config, capacity)
     inputs, outputs = _interface(config, kept, precision)
-    initializers = [_external(place) for place in places.values()]
-    initializers += [tensor for pair in rotary.values() for tensor in pair]
-    graph = helper.make_graph(nodes, config.name, inputs, outputs, initializers)
-    return model(graph, functions.every)
+    nodes = stack_calls(config, found, {value.name: value.name for value in inputs}, kept)
+    last = {"x": f"x.{len(config.decoder.layers)}", "logit_indices": "logit_indices"}
+    nodes.append(call(found.functions.head, "", last, ["logits"]))
+    tables = _rotary_initializers(config, precision, capacity)
+    return model(config.name, found, nodes, inputs, outputs, places, tables)
 
 
 def _interface(config: ModelConfig, kept: list[list[State]], precision: ExportPrecision) -> tuple[list, list]:
@@ -221,6 +272,8 @@ def _interface(config: ModelConfig, kept: list[list[State]], precision: ExportPr
         value("write_indices", ints, [BATCH]),
         value("logit_indices", ints, [BATCH, POSITIONS]),
         *(value(one.past, precision.onnx, [BATCH, *one.shape]) for one in every),
+        *([value("source_mask", TensorProto.BOOL, [BATCH, source_axis(config)])] if config.encoder else ()),
+        *(value(name, precision.onnx, shape) for name, shape in cross_tensors(config).items()),
     ]
     outputs = [
         value("logits", precision.onnx, [BATCH, POSITIONS, config.vocab_size]),
@@ -229,9 +282,20 @@ def _interface(config: ModelConfig, kept: list[list[State]], precision: ExportPr
     return inputs, outputs
 
 
-def model(graph: onnx.GraphProto, functions: Iterable[Function]) -> onnx.ModelProto:
-    """The graph with the functions that it calls."""
-    protos = [function.proto for function in functions]
+def model(
+    name: str,
+    found: Parts,
+    nodes: list[onnx.NodeProto],
+    inputs: list,
+    outputs: list,
+    places: dict[str, Stored],
+    constants: Iterable[TensorProto] = (),
+) -> onnx.ModelProto:
+    """The graph with the functions that it calls and those of the stored tensors that they read."""
+    read = {tensor for node in nodes for tensor in node.input}
+    initializers = [_external(place) for place in places.values() if place.name in read]
+    graph = helper.make_graph(nodes, name, inputs, outputs, [*initializers, *constants])
+    protos = [function.proto for function in found.functions.every]
     versions = {one.domain: one.version for proto in protos for one in proto.opset_import} | {"": OPSET, DOMAIN: 1}
     imports = [helper.make_opsetid(domain, version) for domain, version in versions.items()]
     return helper.make_model(graph, opset_imports=imports, functions=protos, ir_version=IR_VERSION)

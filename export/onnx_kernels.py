@@ -1,4 +1,4 @@
-"""The four kernels of `models.kernels.Eager` as one ONNX operator each (opset 24).
+"""The five kernels of `models.kernels.Eager` as one ONNX operator each (opset 24).
 
 They have no eager meaning: tracing with them puts the operator into the graph, and `verify` compares what
 the graph computes with what `Eager` does. Source: ONNX operator specifications of RMSNormalization (23),
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
+from torch._higher_order_ops.scan import scan
 
 from models.kernels import Eager
 
@@ -26,7 +27,10 @@ class OnnxKernels:
 
     @staticmethod
     def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, eps)  # the exporter keeps it whole
+        weight = weight.to(torch.promote_types(x.dtype, weight.dtype))
+        if weight.shape != x.shape[-1:]:  # one weight, or one for each of several groups
+            return F.rms_norm(x, x.shape[-1:], None, eps) * weight
+        return F.rms_norm(x, x.shape[-1:], weight, eps)  # the exporter keeps it whole
 
     @staticmethod
     def rotary(x_BTNH, cos_MP, sin_MP, position_ids_BT) -> torch.Tensor:
@@ -39,10 +43,22 @@ class OnnxKernels:
 
     @staticmethod
     def attend(q_BNTH, k_BKSH, v_BKSU, mask_B1TS, scale=None, softcap=None, bias_BNTS=None, sinks_N=None):
-        if sinks_N is not None:  # the operator has no score beside those of the keys: products and a softmax
+        # The operator has no score beside those of the keys, and TensorRT's wants keys and values of one width.
+        if sinks_N is not None or k_BKSH.shape[-1] != v_BKSU.shape[-1]:
             return Eager.attend(q_BNTH, k_BKSH, v_BKSU, mask_B1TS, scale, softcap, bias_BNTS, sinks_N)
         if bias_BNTS is not None:  # the operator takes a mask or numbers to add
             mask_B1TS = torch.where(mask_B1TS, bias_BNTS, float("-inf")).to(q_BNTH.dtype)
         chosen = {name: value for name, value in (("scale", scale), ("softcap", softcap)) if value is not None}
         shape = (*q_BNTH.shape[:3], v_BKSU.shape[-1])
         return _operator("Attention", [q_BNTH, k_BKSH, v_BKSU, mask_B1TS], q_BNTH, shape, **chosen)
+
+    @staticmethod
+    def scan(step, state, inputs_BT):
+        return scan(lambda kept, inputs_B: step(kept, *inputs_B), state, inputs_BT, dim=1)
+
+
+def experts(x_tD: torch.Tensor, shares_tA: torch.Tensor, chosen_tA: torch.Tensor) -> torch.Tensor:
+    """In place of `MixtureOfExperts.routed` while a block is traced: a call that `export.mixture` fills in."""
+    return torch.onnx.ops.symbolic(
+        "archcalc::Experts", [x_tD, shares_tA, chosen_tA], {}, dtype=x_tD.dtype, shape=x_tD.shape, version=1
+    )

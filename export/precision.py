@@ -14,6 +14,7 @@ import torch
 from onnx import TensorProto
 
 from archcalc.errors import ConfigError, one_of
+from archcalc.precision import Precision, precision
 
 
 @dataclass(frozen=True)
@@ -116,3 +117,24 @@ def export_precision(name: str, activations: str | None = None, group_size: int 
         scheme = replace(scheme, group_size=group_size)
     tolerance = max(form.tolerance, 0.1)
     return replace(form, name=name, tolerance=tolerance, reason=ROUNDED, quantization=scheme)
+
+
+def number_format(kind: ExportPrecision) -> Precision:
+    """What the calculator knows a precision as; a weight's share of its scale counts as bits of it."""
+    if kind.quantization is None:
+        return precision(kind.name)
+    scheme, size = kind.quantization, kind.numpy.itemsize
+    shared = 0 if scheme.dynamic else -(-8 * size // scheme.group_size)
+    return replace(precision(f"int{scheme.bits}"), bits=scheme.bits + shared, activation_bytes=size)
+
+
+def kept_higher(kind: ExportPrecision) -> str:
+    """What is in which format, in words."""
+    form, scheme = kind.activations, kind.quantization
+    wider = "" if form == "fp32" else "; norms and routers compute in fp32"
+    if scheme is None:
+        return f"everything in {form}{wider}"
+    scales = "a scale a column" if scheme.dynamic else f"a scale for each {scheme.group_size} weights"
+    head = f", the head int{scheme.head_bits}" if scheme.head_bits != scheme.bits else ""
+    rest = "embeddings, norms, biases, routers, activations and cache"
+    return f"matrices of the blocks int{scheme.bits}{head}, {scales}; {rest} in {form}{wider}"

@@ -13,8 +13,8 @@ from archcalc.cost import parameters
 from archcalc.errors import ConfigError
 from archcalc.presets import preset
 from archcalc.units import scaled
-from export.files import ExportError, sha256
-from models import build, load
+from export.files import ExportError, file_sums
+from models import build, load, safetensors_file
 from models.gguf_file import smollm2_gguf
 
 SEED = 0
@@ -40,9 +40,17 @@ def reference(config: ModelConfig, choice: str = "auto") -> tuple[torch.nn.Modul
     path = weights_file(config, choice)
     _check_memory(config)
     if path is None:
-        return build(config, seed=SEED), {"kind": "random", "seed": SEED}
-    digest = sha256(path) if path.is_file() else None
-    return load(path, config), {"kind": "file", "name": path.name, "sha256": digest}
+        return build(config, seed=SEED), origin(None)
+    return load(path, config), origin(path)
+
+
+def origin(path: Path | None) -> dict[str, Any]:
+    """Where weights come from, for a manifest: None for random ones. Of several files, `sha256` has each one's."""
+    if path is None:
+        return {"kind": "random", "seed": SEED}
+    files = [path] if path.suffix == ".gguf" else safetensors_file.files(path)
+    sums = file_sums(files)
+    return {"kind": "file", "name": path.name, "sha256": sums if len(files) > 1 else sums[files[0].name]}
 
 
 def _check_memory(config: ModelConfig) -> None:

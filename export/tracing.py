@@ -109,13 +109,26 @@ def _function(name: str, graph: onnx.GraphProto, weights: set[str]) -> Function:
     for node in graph.node:
         copy = onnx.NodeProto()
         copy.CopyFrom(node)
-        copy.ClearField("metadata_props")
-        copy.ClearField("doc_string")
+        _strip(copy)
         nodes.append(copy)
     imports = [helper.make_opsetid("", OPSET)]
     inputs, outputs = ([value.name for value in values] for values in (graph.input, graph.output))
     proto = helper.make_function(DOMAIN, name, inputs, outputs, nodes, imports)
     return pruned(Function(proto, tuple(i for i in inputs if i in weights)), outputs)
+
+
+def _strip(node: onnx.NodeProto) -> None:
+    """Clear notes, which name files of the machine, and the axes of this trace in subgraphs; in place."""
+    node.ClearField("metadata_props")
+    node.ClearField("doc_string")
+    for graph in (attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH):
+        graph.ClearField("value_info")
+        graph.ClearField("metadata_props")
+        for value in (*graph.input, *graph.output):
+            value.type.tensor_type.ClearField("shape")
+            value.ClearField("metadata_props")
+        for inner in graph.node:
+            _strip(inner)
 
 
 def pruned(function: Function, outputs: list[str]) -> Function:

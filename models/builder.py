@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from archcalc.config import ModelConfig
 from models.feed_forward import MixtureOfExperts
 from models.kernels import Eager
 from models.language_model import DecoderOnly, EncoderDecoder, EncoderOnly
-from models.norm import RMSNorm
+from models.random_weights import random_rows
 from models.supported import check_built, check_computed
 
 Model = DecoderOnly | EncoderDecoder | EncoderOnly
@@ -42,12 +41,7 @@ def build(config: ModelConfig, kernels=Eager, device="cpu", dtype=torch.float32,
     check_computed(config)
     model = model.to_empty(device=device)
     model.tie()  # moving gave the head a matrix of its own
-    generator = torch.Generator(device=device).manual_seed(seed)
-    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
-        owner = model.get_submodule(name.rpartition(".")[0])
-        if isinstance(owner, (nn.Linear, nn.Embedding, nn.Conv1d)) or tensor.ndim > 1:
-            nn.init.normal_(tensor, std=0.02, generator=generator)
-        else:
-            offset = owner.config.offset if isinstance(owner, RMSNorm) else 0
-            nn.init.constant_(tensor, 1.0 - offset if name.endswith(("weight", ".D")) else 0.0)
+    owned = dict(model.named_parameters()) | dict(model.named_buffers())
+    for name, start, rows in random_rows(model, device, seed):
+        owned[name][start : start + len(rows)] = rows
     return model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,8 +67,8 @@ def _model_path(given: str | None) -> Path:
     return path
 
 
-def _sampler(args: argparse.Namespace):
-    """Greedy, unless one of the options asks for chance."""
+def sampler(args: argparse.Namespace):
+    """Greedy, unless one of the options asks for chance. Raises: ConfigError for values that mean nothing."""
     from models.sampling import Sampler, likeliest
 
     asked = (args.temperature, args.top_k, args.top_p, args.seed)
@@ -78,12 +78,11 @@ def _sampler(args: argparse.Namespace):
     return Sampler(temperature, args.top_k, args.top_p, args.seed or 0)
 
 
-def _prompt(opened: Opened, args: argparse.Namespace) -> list[int]:
+def prompt_ids(config, tokenizer, args: argparse.Namespace) -> list[int]:
     """Token ids of the prompt: a turn of a chat, a text to be continued, or what an encoder reads."""
     from archcalc.errors import ConfigError
 
-    tokenizer = opened.tokenizer
-    if opened.model.config.encoder is not None:
+    if config.encoder is not None:
         ids = tokenizer.source(args.prompt)
     else:
         ids = tokenizer.raw(args.prompt) if args.raw else tokenizer.chat(args.prompt, args.system)
@@ -92,24 +91,40 @@ def _prompt(opened: Opened, args: argparse.Namespace) -> list[int]:
     return ids
 
 
-def _generate(args: argparse.Namespace) -> int:
-    sampler = _sampler(args)  # before the model, which takes seconds
-    opened = open_model(args)
-    from models.generate import generate
+def most_tokens(args: argparse.Namespace, room: int) -> int:
+    """New tokens at most: as asked, or what there is room for."""
+    return min(MAX_TOKENS, max(room, 1)) if args.max_tokens is None else args.max_tokens
+
+
+def write_text(steps: Iterable[list[int | None]], tokenizer, before: Sequence[int]) -> int:
+    """Print the text of a batch of one as its tokens come; how many there were.
+
+    Args:
+        before: the tokens in front of them.
+    """
     from models.tokenizer import TextStream
 
-    tokenizer, ids = opened.tokenizer, _prompt(opened, args)
-    is_pair = opened.model.config.encoder is not None
-    count = args.max_tokens
-    if count is None:
-        room = opened.model.config.max_position_embeddings - (1 if is_pair else len(ids))
-        count = min(MAX_TOKENS, max(room, 1))
-    text = TextStream(tokenizer, () if is_pair else ids)
+    text, count = TextStream(tokenizer, before), 0
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
-    for (token,) in generate(opened.model, [ids], count, eos=tokenizer.eos_ids, sampler=sampler, cache=args.cache):
+    for (token,) in steps:
         print(text.push(token), end="", flush=True)
+        count += 1
     print(text.finish(), flush=True)
+    return count
+
+
+def _generate(args: argparse.Namespace) -> int:
+    chosen = sampler(args)  # before the model, which takes seconds
+    opened = open_model(args)
+    from models.generate import generate
+
+    config, tokenizer = opened.model.config, opened.tokenizer
+    ids = prompt_ids(config, tokenizer, args)
+    is_pair = config.encoder is not None
+    count = most_tokens(args, config.max_position_embeddings - (1 if is_pair else len(ids)))
+    steps = generate(opened.model, [ids], count, eos=tokenizer.eos_ids, sampler=chosen, cache=args.cache)
+    write_text(steps, tokenizer, () if is_pair else ids)
     return 0
 
 

@@ -83,20 +83,22 @@ class MixtureOfExperts(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor) -> torch.Tensor:
         x_tD = x_BTD.flatten(0, 1)
-        shares_tA, chosen_tA = self.route(x_tD)
+        y_BTD = self.routed(x_tD, *self.route(x_tD)).reshape(x_BTD.shape)
+        if self.shared_expert is not None:
+            gate = 1 if self.shared_expert_gate is None else self.shared_expert_gate(x_BTD).sigmoid()
+            y_BTD = y_BTD + gate * self.shared_expert(x_BTD)
+        return y_BTD
+
+    def routed(self, x_tD: torch.Tensor, shares_tA: torch.Tensor, chosen_tA: torch.Tensor) -> torch.Tensor:
+        """What the chosen experts make of their tokens, in shares: [t, D]."""
         y_tD = torch.zeros_like(x_tD)
         for index, expert in enumerate(self.experts):
             # An expert computes its own tokens only, so counted FLOPs are those of the active parameters.
             tokens, place = (chosen_tA == index).nonzero(as_tuple=True)
             y_tD = y_tD.index_add(0, tokens, expert(x_tD[tokens]) * shares_tA[tokens, place, None])
-        if self.shared_expert is not None:
-            shared_tD = self.shared_expert(x_tD)
-            gate = 1 if self.shared_expert_gate is None else self.shared_expert_gate(x_tD).sigmoid()
-            y_tD = y_tD + gate * shared_tD
-        return y_tD.reshape(x_BTD.shape)
+        return y_tD
 
 
 def feed_forward_from_config(mlp: config.FeedForward | config.MixtureOfExperts, hidden_size: int) -> nn.Module:
     """The module of a block's `mlp`."""
-    kind = MixtureOfExperts if isinstance(mlp, config.MixtureOfExperts) else FeedForward
-    return kind(mlp, hidden_size)
+    return (MixtureOfExperts if isinstance(mlp, config.MixtureOfExperts) else FeedForward)(mlp, hidden_size)

@@ -63,7 +63,9 @@ def greedy(
 
 @torch.no_grad()
 def _generate(model, prompt_ids, max_new_tokens, eos, sampler, static, start_id) -> Iterator[list[int | None]]:
-    starts = [[_start_id(model, start_id)]] * len(prompt_ids) if isinstance(model, EncoderDecoder) else prompt_ids
+    starts = prompt_ids
+    if isinstance(model, EncoderDecoder):
+        starts = [[target_start(model.config, start_id)]] * len(prompt_ids)
     weight = next(model.parameters())
     new = {"dtype": weight.dtype, "device": weight.device}
     most = max(map(len, starts)) + max_new_tokens
@@ -104,11 +106,14 @@ def _forward(model, prompt_ids: list[list[int]], past: Cache, device) -> Callabl
     return last_logits
 
 
-def _start_id(model: EncoderDecoder, start_id: int | None) -> int:
-    """The token that every target begins after."""
+def target_start(config: ModelConfig, start_id: int | None = None) -> int:
+    """The token that every target of an encoder-decoder begins after: the given one, or the config's.
+
+    Raises: ArchcalcError if there is none, or the model does not know it.
+    """
     if start_id is None:
-        start_id = (model.config.keys or {}).get("decoder_start_token_id")
-    if type(start_id) is not int or not 0 <= start_id < model.config.vocab_size:
+        start_id = (config.keys or {}).get("decoder_start_token_id")
+    if type(start_id) is not int or not 0 <= start_id < config.vocab_size:
         raise ArchcalcError(f"decoder_start_token_id={start_id}: needed to begin a target; set it in the config.json")
     return start_id
 

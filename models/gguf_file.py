@@ -87,22 +87,34 @@ def tensors(path: str | Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]
         yield tensor.name, lambda tensor=tensor: _decoded(tensor)
 
 
-def _decoded(tensor) -> torch.Tensor:
-    """The weights of a tensor in fp32, decoded some rows at a time."""
-    import gguf
+def outlines(path: str | Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
+    """As `tensors`, with shapes alone: on the meta device."""
+    for tensor in _open(path).tensors:
+        yield tensor.name, lambda tensor=tensor: torch.empty(_shape(tensor), device="meta")
 
+
+def _shape(tensor) -> tuple[int, ...]:
+    """The shape of a tensor that can be read, checked."""
     kind = tensor.tensor_type
     if kind.name not in READABLE:
         raise WeightsError(f"{tensor.name}: type {kind.name} cannot be read; use one of {', '.join(sorted(READABLE))}")
     shape = tuple(int(size) for size in reversed(tensor.shape))  # GGUF names the last axis first
     if not shape or 0 in shape:
         raise WeightsError(f"{tensor.name}: shape {list(shape)}: holds nothing; get the file again")
+    return shape
+
+
+def _decoded(tensor) -> torch.Tensor:
+    """The weights of a tensor in fp32, decoded some rows at a time."""
+    import gguf
+
+    shape = _shape(tensor)
     # Memory of its own pages goes back at once, where the allocator would keep some tensors' worth for later.
     found = np.frombuffer(mmap(-1, 4 * math.prod(shape)), dtype=np.float32).reshape(shape)
     rows, weights = tensor.data.reshape(-1, tensor.data.shape[-1]), found.reshape(-1, shape[-1])
     step = max(1, AT_ONCE // shape[-1])
     for start in range(0, len(rows), step):
-        weights[start : start + step] = gguf.dequantize(rows[start : start + step], kind)
+        weights[start : start + step] = gguf.dequantize(rows[start : start + step], tensor.tensor_type)
     return torch.from_numpy(found)
 
 

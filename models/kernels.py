@@ -1,10 +1,12 @@
-"""The four operations that an exporter replaces by one graph operator each, in plain PyTorch.
+"""The five operations that an exporter replaces by one graph operator each, in plain PyTorch.
 
-Everything else in the models is `torch.nn`. A class with the same four methods takes the place of `Eager`.
+Everything else in the models is `torch.nn`. A class with the same five methods takes the place of `Eager`.
 Tensor suffixes are axis letters: see `archcalc.dims.AXES`; C is a cache's capacity in tokens, P pairs that are turned.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import torch
 
@@ -81,3 +83,16 @@ class Eager:
         weights_BNTS = scores_BNTS.softmax(dim=-1, dtype=torch.float32)[..., : k_BKSH.shape[2]].to(v_BKSU.dtype)
         rows_BKtS = weights_BNTS.unflatten(1, (keys, heads // keys)).flatten(2, 3)
         return (rows_BKtS @ v_BKSU).unflatten(2, (heads // keys, -1)).flatten(1, 2)
+
+    @staticmethod
+    def scan(step: Callable, state: torch.Tensor, inputs_BT: tuple) -> tuple[torch.Tensor, torch.Tensor]:
+        """(the last state, what `step` made of each token [B, T, ...]). A recurrence: one step a token.
+
+        Args:
+            step: (state, one token's slice of each input) to (new state, what is read). Source: ONNX Scan.
+        """
+        read = []
+        for t in range(inputs_BT[0].shape[1]):
+            state, read_B = step(state, *(one_BT[:, t] for one_BT in inputs_BT))
+            read.append(read_B)
+        return state, torch.stack(read, dim=1)

@@ -105,7 +105,7 @@ class EncoderOnly(_OneStack):
             type_ids_BT: None for all 0.
         """
         present_BT = torch.ones_like(input_ids_BT, dtype=torch.bool) if present_BT is None else present_BT
-        position_ids_BT = self.positions(input_ids_BT, _positions(present_BT))
+        position_ids_BT = self.positions(input_ids_BT, counted_positions(present_BT))
         x_BTD = self.stem(input_ids_BT, position_ids_BT, type_ids_BT)
         x_BTD = self.run(x_BTD, position_ids_BT, present_BT=present_BT)
         if self.config.head.kind == "pooler":  # it reads the first token that is no padding
@@ -157,7 +157,7 @@ class EncoderDecoder(nn.Module):
         x_BXD = stack.listen(source_BX) if listens else self._embedding(stack)(source_BX)
         if source_mask_BX is None:
             source_mask_BX = torch.ones(x_BXD.shape[:2], dtype=torch.bool, device=x_BXD.device)
-        position_ids_BX = stack.positions(x_BXD, _positions(source_mask_BX))
+        position_ids_BX = stack.positions(x_BXD, counted_positions(source_mask_BX))
         x_BXD = stack.run(stack.embed(x_BXD, position_ids_BX), position_ids_BX, present_BT=source_mask_BX)
         return self.cross_cache(x_BXD if stack.norm is None else stack.norm(x_BXD), source_mask_BX)
 
@@ -173,9 +173,13 @@ class EncoderDecoder(nn.Module):
         position_ids_BT: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Logits [B, T, V] of target tokens; `cache` and `position_ids_BT` as in `DecoderOnly.forward`."""
+        return self.head(self.trunk(target_ids_BT, cross, cache, position_ids_BT))
+
+    def trunk(self, target_ids_BT, cross: CrossCache, cache: Cache | None = None, position_ids_BT=None) -> torch.Tensor:
+        """The decoder without the head, [B, T, D]; arguments as `decode`."""
         position_ids_BT = self.decoder.positions(target_ids_BT, position_ids_BT, cache)
         x_BTD = self.stem(self.decoder, target_ids_BT, position_ids_BT.clamp(min=0))
-        return self.head(self.decoder.run(x_BTD, position_ids_BT, cache, cross=cross))
+        return self.decoder.run(x_BTD, position_ids_BT, cache, cross=cross)
 
     def forward(
         self, source_BX: torch.Tensor, target_ids_BT: torch.Tensor, source_mask_BX: torch.Tensor | None = None
@@ -184,7 +188,7 @@ class EncoderDecoder(nn.Module):
         return self.decode(target_ids_BT, self.encode(source_BX, source_mask_BX))
 
 
-def _positions(present_BT: torch.Tensor) -> torch.Tensor:
+def counted_positions(present_BT: torch.Tensor) -> torch.Tensor:
     """Each token's position among those that are no padding."""
     return (present_BT.long().cumsum(-1) - 1).clamp(min=0)
 

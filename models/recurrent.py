@@ -22,11 +22,10 @@ class Convolution(nn.Module):
 
     def forward(self, x_BTx: torch.Tensor, state_Bxk: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(what comes out [B, T, x], the last k inputs [B, x, k])."""
-        taps = self.weight.shape[1]
         known_Bxt = torch.cat((state_Bxk[..., 1:].to(x_BTx.dtype), x_BTx.transpose(1, 2)), dim=-1)
         y_BxT = F.conv1d(known_Bxt, self.weight[:, None], self.bias, groups=len(self.weight))
         first = state_Bxk[..., :1].to(x_BTx.dtype)
-        return F.silu(y_BxT).transpose(1, 2), torch.cat((first, known_Bxt), dim=-1)[..., -taps:]
+        return F.silu(y_BxT).transpose(1, 2), torch.cat((first, known_Bxt), dim=-1)[..., -self.weight.shape[1] :]
 
 
 class Recurrent(nn.Module):
@@ -42,10 +41,7 @@ class Recurrent(nn.Module):
 
     def forward(self, x_BTD: torch.Tensor, context: Context, past: Past | None = None) -> torch.Tensor:
         """T steps from the past state on, or from an empty one: [B, T, D]. Padding in front leaves it empty."""
-        if past:
-            conv, state = past.tensors
-        else:
-            conv, state = (x_BTD.new_zeros(shape) for shape in shapes(self.config, len(x_BTD), 0))
+        conv, state = past.tensors if past else (x_BTD.new_zeros(shape) for shape in shapes(self.config, len(x_BTD), 0))
         here_BT1 = torch.ones_like(x_BTD[..., :1]) if context.present_BT is None else context.present_BT[..., None]
         made = {name: project(x_BTD) for name, project in self.in_proj.items()}
         mixed = [made.pop(name) for name in self.convolved]
@@ -86,12 +82,14 @@ class Mamba2(Recurrent):
         )
         dt_BTh = F.softplus(made["dt"].float() + self.dt_bias.float()).clamp(*m.time_step_limit)
         decay_BTh = (-self.A_log.float().exp() * dt_BTh).exp()
-        read = []
-        for t in range(x_BThu.shape[1]):
-            new_Bhun = (dt_BTh[:, t, :, None] * x_BThu[:, t])[..., None] @ b_BThn[:, t, :, None]
-            state_Bhun = decay_BTh[:, t, :, None, None] * state_Bhun + new_Bhun
-            read.append((state_Bhun @ c_BThn[:, t, :, :, None])[..., 0])
-        y_BThu = torch.stack(read, dim=1) + self.D.float()[:, None] * x_BThu
+
+        def step(state_Bhun, x_Bhu, b_Bhn, c_Bhn, dt_Bh, decay_Bh):
+            new_Bhun = (dt_Bh[..., None] * x_Bhu)[..., None] @ b_Bhn[:, :, None]
+            state_Bhun = decay_Bh[..., None, None] * state_Bhun + new_Bhun
+            return state_Bhun, (state_Bhun @ c_Bhn[..., None])[..., 0]
+
+        state_Bhun, y_BThu = self.kernels.scan(step, state_Bhun, (x_BThu, b_BThn, c_BThn, dt_BTh, decay_BTh))
+        y_BThu = y_BThu + self.D.float()[:, None] * x_BThu
         return self._gated(y_BThu.flatten(2), made["z"]), state_Bhun
 
     def _gated(self, y_BTx: torch.Tensor, z_BTx: torch.Tensor) -> torch.Tensor:
@@ -118,12 +116,11 @@ class GatedDeltaNet(Recurrent):
         heads, width = mixer.linear_num_value_heads, mixer.linear_value_head_dim
         parts = {"q": keys, "k": keys, "v": heads * width, "z": heads * width, "b": heads, "a": heads}
         super().__init__(mixer, parts, heads, False, False, hidden_size)
-        self.norm = norm_from_config(mixer.norm, width, kernels)
+        self.kernels, self.norm = kernels, norm_from_config(mixer.norm, width, kernels)
         self.out_proj = nn.Linear(heads * width, hidden_size, bias=False)
 
     def _steps(self, made: dict, state_Bhju: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        m = self.config
-        heads = m.linear_num_value_heads
+        m, heads = self.config, self.config.linear_num_value_heads
         q_BThj, k_BThj = (
             _unit(made[name].unflatten(-1, (m.linear_num_key_heads, -1)).float()).repeat_interleave(
                 heads // m.linear_num_key_heads, dim=2
@@ -133,14 +130,15 @@ class GatedDeltaNet(Recurrent):
         q_BThj = q_BThj * m.linear_key_head_dim**-0.5
         v_BThu, beta_BTh = made["v"].unflatten(-1, (heads, -1)).float(), made["b"].float().sigmoid()
         decay_BTh = (-self.A_log.float().exp() * F.softplus(made["a"].float() + self.dt_bias.float())).exp()
-        read = []
-        for t in range(v_BThu.shape[1]):
-            state_Bhju = decay_BTh[:, t, :, None, None] * state_Bhju
-            key_Bh1j = k_BThj[:, t, :, None]
-            error_Bh1u = beta_BTh[:, t, :, None, None] * (v_BThu[:, t, :, None] - key_Bh1j @ state_Bhju)
-            state_Bhju = state_Bhju + key_Bh1j.transpose(-2, -1) @ error_Bh1u
-            read.append((q_BThj[:, t, :, None] @ state_Bhju)[:, :, 0])
-        y_BThu = self.norm(torch.stack(read, dim=1)) * F.silu(made["z"].unflatten(-1, (heads, -1)).float())
+
+        def step(state_Bhju, q_Bhj, k_Bhj, v_Bhu, beta_Bh, decay_Bh):
+            state_Bhju = decay_Bh[..., None, None] * state_Bhju
+            error_Bh1u = beta_Bh[..., None, None] * (v_Bhu[:, :, None] - k_Bhj[:, :, None] @ state_Bhju)
+            state_Bhju = state_Bhju + k_Bhj[..., None] @ error_Bh1u
+            return state_Bhju, (q_Bhj[:, :, None] @ state_Bhju)[:, :, 0]
+
+        state_Bhju, y_BThu = self.kernels.scan(step, state_Bhju, (q_BThj, k_BThj, v_BThu, beta_BTh, decay_BTh))
+        y_BThu = self.norm(y_BThu) * F.silu(made["z"].unflatten(-1, (heads, -1)).float())
         return y_BThu.flatten(2), state_Bhju
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 from archcalc.errors import ArchcalcError, ConfigError
@@ -15,22 +16,20 @@ def likeliest(logits_BV: torch.Tensor) -> torch.Tensor:
     return logits_BV.argmax(-1)
 
 
-def top_k_only(logits_BV: torch.Tensor, k: int) -> torch.Tensor:
-    """The k largest logits of each row, -inf in place of the others. Source: Fan et al. 2018, arXiv:1805.04833."""
-    values_Bk, ids_Bk = logits_BV.topk(min(k, logits_BV.shape[-1]))
-    return torch.full_like(logits_BV, -math.inf).scatter(-1, ids_Bk, values_Bk)
+def nucleus(weights_BC: np.ndarray, p: float) -> tuple[np.ndarray, np.ndarray]:
+    """The fewest tokens of each row that have the share p of its weights together.
 
-
-def top_p_only(logits_BV: torch.Tensor, p: float) -> torch.Tensor:
-    """The logits of the fewest tokens whose probabilities sum to at least p, -inf in place of the others.
-
+    Returns: their weights and their columns, [B, N] each, heaviest first; a weight of 0 where a row needs fewer than N.
     Source: Holtzman et al. 2020, arXiv:1904.09751, "nucleus sampling".
     """
-    sorted_BV, ids_BV = logits_BV.sort(descending=True, stable=True)
-    probabilities_BV = sorted_BV.softmax(-1)
-    before_BV = probabilities_BV.cumsum(-1) - probabilities_BV  # what is reached without this token
-    kept_BV = sorted_BV.masked_fill(before_BV >= p, -math.inf)
-    return torch.empty_like(logits_BV).scatter(-1, ids_BV, kept_BV)
+    total_B1 = weights_BC.sum(-1, keepdims=True)
+    # All tokens with less than (1 - p) / C have less than 1 - p together: the nucleus is among the few others.
+    columns_N = (weights_BC >= total_B1 * ((1 - p) / weights_BC.shape[-1])).any(0).nonzero()[0]
+    order_BN = (-weights_BC[:, columns_N]).argsort(-1, kind="stable")
+    ids_BN = columns_N[order_BN]
+    sorted_BN = np.take_along_axis(weights_BC, ids_BN, -1)
+    before_BN = sorted_BN.cumsum(-1) - sorted_BN  # what is reached without this token
+    return np.where(before_BN < p * total_B1, sorted_BN, 0), ids_BN
 
 
 @dataclass
@@ -61,20 +60,43 @@ class Sampler:
 
     def probabilities(self, logits_BV: torch.Tensor) -> torch.Tensor:
         """What each token is drawn with, [B, V], in fp64 on the CPU."""
-        logits_BV = logits_BV.cpu().double()
-        if not logits_BV.isfinite().all():
+        ids_BC, weights_BC = self._weights(logits_BV)
+        probabilities_BV = np.zeros(logits_BV.shape)
+        np.put_along_axis(probabilities_BV, ids_BC, weights_BC / weights_BC.sum(-1, keepdims=True), -1)
+        return torch.from_numpy(probabilities_BV)
+
+    def _weights(self, logits_BV: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Ids that can be drawn and their probabilities but for a factor of each row, [B, C] each.
+
+        In numpy: after a pass of a model, which leaves nothing in the processor's caches, it starts faster than torch.
+        """
+        logits_BV = logits_BV.detach().to("cpu", torch.promote_types(logits_BV.dtype, torch.float32))
+        values_BC = logits_BV.numpy()
+        most_B1 = values_BC.max(-1, keepdims=True)
+        if not (math.isfinite(most_B1.max()) and math.isfinite(values_BC.min())):  # NaN is either's result
             raise ArchcalcError("logits: not finite, so there is nothing to draw from; are the weights whole?")
-        logits_BV = logits_BV - logits_BV.max(-1, keepdim=True).values  # 0 stays 0, however cold
-        logits_BV = logits_BV / self.temperature
-        if self.top_k is not None:
-            logits_BV = top_k_only(logits_BV, self.top_k)
+        if self.top_k is None:
+            ids_BC = np.broadcast_to(np.arange(logits_BV.shape[-1]), logits_BV.shape)
+        else:  # Source: Fan et al. 2018, arXiv:1805.04833
+            ids_BC = np.sort(logits_BV.topk(min(self.top_k, logits_BV.shape[-1])).indices.numpy(), -1)
+            values_BC = np.take_along_axis(values_BC, ids_BC, -1)
+        with np.errstate(over="ignore"):  # to -inf, where it is very cold; the largest stays 0
+            weights_BC = np.exp(np.subtract(values_BC, most_B1, dtype=np.float64) / self.temperature)
         if self.top_p is not None and self.top_p < 1:
-            logits_BV = top_p_only(logits_BV, self.top_p)
-        return logits_BV.softmax(-1)
+            weights_BC, columns_BC = nucleus(weights_BC, self.top_p)
+            ids_BC = np.take_along_axis(ids_BC, columns_BC, -1)
+        return ids_BC, weights_BC
 
     def __call__(self, logits_BV: torch.Tensor) -> torch.Tensor:
-        """The next token of each row, [B]. Raises: ArchcalcError for logits that are not finite."""
+        """The next token of each row, [B]. Raises: ArchcalcError for logits that are not finite.
+
+        It is the first to arrive of exponential waiting times with the probabilities as rates, and so the token that
+        `torch.multinomial` draws with this generator; but logarithms are taken only where a token can be drawn.
+        """
         if self.temperature == 0:
             return likeliest(logits_BV)
-        drawn_B1 = self.probabilities(logits_BV).multinomial(1, generator=self._generator)
-        return drawn_B1[:, 0].to(logits_BV.device)
+        ids_BC, weights_BC = self._weights(logits_BV)
+        uniform_BV = torch.rand(logits_BV.shape, dtype=torch.float64, generator=self._generator).numpy()
+        waits_BC = -np.log(1 - np.take_along_axis(uniform_BV, ids_BC, -1))
+        first_B1 = (weights_BC / np.maximum(waits_BC, 2.0**-53)).argmax(-1, keepdims=True)  # no wait is 0
+        return torch.from_numpy(np.take_along_axis(ids_BC, first_B1, -1)[:, 0]).to(logits_BV.device)

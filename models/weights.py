@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from archcalc.config import Block, ModelConfig
 from archcalc.errors import one_of
 from archcalc.hf import config_from_keys, load_config
-from models import gguf_file
+from models import gguf_file, safetensors_file
 from models.builder import skeleton
 from models.gguf_file import WeightsError
 from models.kernels import Eager
@@ -26,10 +27,9 @@ from models.supported import check_computed
 Reader = Callable[[], torch.Tensor]
 Named = Iterable[tuple[str, Reader]]
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
-LARGEST_INDEX = 100_000_000  # bytes; that of a model of a trillion parameters has 20 million
 TYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 SHOWN = 20  # problems in one message
+ROWS = 1024  # of two tensors that are compared at once
 # A tensor that a tied model does not own: those that may own it.
 OWNERS = {
     "lm_head.weight": ("embed_tokens.weight", "decoder.embed_tokens.weight"),
@@ -48,14 +48,62 @@ def load(path: str | Path, config: ModelConfig | None = None, kernels=Eager, dev
         dtype: what the weights are cast to. A tensor is read at a time, so memory holds the model and one tensor.
     Raises: WeightsError naming every tensor that is missing, not understood or of another shape.
     """
+    found = checkpoint(path, config)
+    return _filled(found.config, found.tensors(), found.table, path, kernels, device, dtype)
+
+
+class Part(NamedTuple):
+    """A tensor of ours: in the file's type, maybe the file's memory.
+
+    Args:
+        origin, whole: the file's tensor that it is, or is taken from.
+    """
+
+    name: str
+    tensor: torch.Tensor
+    origin: str
+    whole: torch.Tensor
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights in files, for one model.
+
+    Args:
+        tensors, outlines: give the name of each tensor in the files, and a function that reads it; or one of its
+            shape alone, on the meta device.
+    """
+
+    path: Path
+    config: ModelConfig
+    table: rules.Table
+    tensors: Callable[[], Named]
+    outlines: Callable[[], Named]
+
+    def parts(self) -> Iterator[Part]:
+        """The model's tensors, one at a time; see `stream`."""
+        return stream(self.config, self._wanted(), self.tensors(), self.table, self.path)
+
+    def outline(self) -> Iterator[Part]:
+        """The same names in the same order, with tensors that need have no numbers: for what names and shapes tell."""
+        return stream(self.config, self._wanted(), self.outlines(), self.table, self.path)
+
+    def _wanted(self) -> dict[str, torch.Tensor]:
+        check_computed(self.config)
+        return _owned(skeleton(self.config))
+
+
+def checkpoint(path: str | Path, config: ModelConfig | None = None) -> Checkpoint:
+    """The weights of a file or folder; arguments as `load`."""
     path = Path(path)
     if path.suffix == ".gguf":
         table = gguf_tables.TABLES[gguf_file.architecture(path)]
         config = config or config_from_keys(gguf_file.gguf_config(path), name=path.stem)
-        return _filled(config, gguf_file.tensors(path), table, path, kernels, device, dtype)
-    files = _safetensors_files(path)
+        return Checkpoint(path, config, table, partial(gguf_file.tensors, path), partial(gguf_file.outlines, path))
+    files = safetensors_file.files(path)
     config = config or load_config(path if path.is_dir() else path.parent)
-    return _filled(config, _safetensors(files), _table(config), path, kernels, device, dtype)
+    mapped = partial(safetensors_file.tensors, files)  # nothing is read before it is used
+    return Checkpoint(path, config, _table(config), mapped, mapped)
 
 
 def assign(config: ModelConfig, tensors: Named, kernels=Eager, device="cpu", dtype=torch.float32):
@@ -76,12 +124,16 @@ def _table(config: ModelConfig) -> rules.Table:
 def _filled(config: ModelConfig, tensors: Named, table: rules.Table, source, kernels, device, dtype):
     check_computed(config)
     model = skeleton(config, kernels, dtype)
-    owned = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-    stored = model.state_dict().keys()  # not the buffers that are computed
-    found = collect(config, {n: t for n, t in owned.items() if n in stored}, tensors, table, source, device)
+    found = collect(config, _owned(model), tensors, table, source, device)
     model.load_state_dict(found, strict=False, assign=True)
     model.tie()
     return model.requires_grad_(False)
+
+
+def _owned(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """What a file must have: the parameters, each once, and the buffers, but for those that are computed."""
+    stored = model.state_dict().keys()
+    return {n: t for n, t in (*model.named_parameters(), *model.named_buffers()) if n in stored}
 
 
 def collect(
@@ -92,49 +144,74 @@ def collect(
     source="tensors",
     device="cpu",
 ) -> dict[str, torch.Tensor]:
-    """Our tensors by name, each contiguous and of its own memory.
+    """Our tensors by name, each contiguous and of its own memory; arguments as `stream`."""
+    found = {}
+    for name, tensor, *_ in progress(stream(config, wanted, tensors, table, source), "read weights"):
+        found[name] = torch.empty(tensor.shape, dtype=wanted[name].dtype, device=device).copy_(tensor)
+    return found
+
+
+def stream(
+    config: ModelConfig, wanted: dict[str, torch.Tensor], tensors: Named, table: rules.Table, source="tensors"
+) -> Iterator[Part]:
+    """What the model owns, each tensor once, as they come.
 
     Args:
         wanted: a tensor, on any device, of the name, shape and type of each that the model owns.
         source: what an error names.
+    Raises: WeightsError naming all that is wrong, after the last tensor: what came before is then of no use.
     """
-    collected = _Collected(config, wanted, table, device)
-    for name, read in progress(tensors, "read weights"):
-        collected.take(_shown(name), read)
-    problems = collected.problems + [f"{name}: missing" for name in wanted if name not in collected.found]
+    ours, problems = _Ours(config, wanted, table), []
+    first: dict[str, tuple[str, Reader]] = {}  # the file's tensor that each of ours came from
+    for name, read in tensors:
+        name = _shown(name)
+        try:
+            for part in ours.parts(name, read):
+                if part.name not in first:
+                    first[part.name] = name, read
+                    yield part
+                elif not part.tensor.is_meta:
+                    before = next(p for p in ours.parts(*first[part.name]) if p.name == part.name)
+                    _check_same(part, before, wanted[part.name].dtype)
+        except WeightsError as error:
+            problems.append(str(error))
+    problems += [f"{name}: missing" for name in wanted if name not in first]
     if problems:
         more = f"; and {len(problems) - SHOWN} more" if len(problems) > SHOWN else ""
         raise WeightsError(f"{source}: {'; '.join(problems[:SHOWN])}{more}; is this the config of these weights?")
-    return collected.found
 
 
-class _Collected:
-    """Our tensors as they come in, and what is wrong with those that came."""
+def _check_same(one: Part, other: Part, dtype: torch.dtype) -> None:
+    """Raise WeightsError unless two tensors of one name are equal in the model's type."""
+    for rows, twins in zip(one.tensor.split(ROWS), other.tensor.split(ROWS), strict=True):
+        if not torch.equal(rows.to(dtype), twins.to(dtype)):
+            raise WeightsError(f"{one.name}: twice in the file (or tied to lm_head.weight), with different values")
 
-    def __init__(self, config: ModelConfig, wanted: dict[str, torch.Tensor], table: rules.Table, device):
-        self.config, self.wanted, self.device = config, wanted, device
+
+class _Ours:
+    """What a model calls the tensors of a file, and how it lays them out."""
+
+    def __init__(self, config: ModelConfig, wanted: dict[str, torch.Tensor], table: rules.Table):
+        self.config, self.wanted = config, wanted
         self.rules = _compiled(tuple(table.items()))
-        self.found: dict[str, torch.Tensor] = {}
-        self.problems: list[str] = []
 
-    def take(self, name: str, read: Reader) -> None:
-        """Read one tensor of the file and keep the parts that are ours."""
+    def parts(self, name: str, read: Reader) -> Iterator[Part]:
+        """What a tensor of the file holds; nothing of one that is left out.
+
+        Raises: WeightsError for a tensor that is not understood, or does not fit.
+        """
         rule = self._rule(name)
         if rule is None:
-            self.problems.append(f"{name}: not understood")
-            return
+            raise WeightsError(f"{name}: not understood")
         target, layout = rule
         targets = self._targets(target, layout)
         if not targets:
             return
-        try:
-            tensor = read()
-            if tensor.dtype not in TYPES:
-                raise WeightsError(f"{name}: type {tensor.dtype} cannot be read; use fp32, fp16 or bf16")
-            for one, part in zip(targets, self._parts(name, tensor, targets[0], layout), strict=True):
-                self._place(one, part)
-        except WeightsError as error:
-            self.problems.append(str(error))
+        tensor = read()
+        if tensor.dtype not in TYPES:
+            raise WeightsError(f"{name}: type {tensor.dtype} cannot be read; use fp32, fp16 or bf16")
+        for one, part in zip(targets, self._laid_out(name, tensor, targets[0], layout), strict=True):
+            yield Part(one, self._fitting(one, part), name, tensor)
 
     def _rule(self, name: str) -> tuple[str, str] | None:
         """Our name of a file's tensor and its layout; None if it is not understood."""
@@ -186,7 +263,7 @@ class _Collected:
         index = int(match[2])
         return stack.layers[index] if stack and index < len(stack.layers) else None
 
-    def _parts(self, name: str, tensor: torch.Tensor, target: str, layout: str):
+    def _laid_out(self, name: str, tensor: torch.Tensor, target: str, layout: str):
         if layout in (rules.EITHER, rules.SPARE, "same"):
             return (tensor,)
         try:
@@ -194,19 +271,14 @@ class _Collected:
         except (RuntimeError, AttributeError, ValueError) as error:  # another shape, or a block of another kind
             raise WeightsError(f"{name}: shape {list(tensor.shape)} does not fit the model ({layout})") from error
 
-    def _place(self, name: str, part: torch.Tensor) -> None:
-        """Copy one part to where it belongs."""
+    def _fitting(self, name: str, part: torch.Tensor) -> torch.Tensor:
+        """One part in the model's shape."""
         if name not in self.wanted:
             raise WeightsError(f"{name}: in the file, but not in the model")
-        wanted = self.wanted[name]
-        shape = _merged(part.shape, wanted.ndim)
-        if shape != wanted.shape:
-            raise WeightsError(f"{name}: shape {list(shape)}, the model needs {list(wanted.shape)}")
-        if name not in self.found:
-            self.found[name] = torch.empty(shape, dtype=wanted.dtype, device=self.device)
-            self.found[name].view(part.shape).copy_(part)
-        elif not torch.equal(self.found[name].view(part.shape), part.to(self.device, wanted.dtype)):
-            raise WeightsError(f"{name}: twice in the file (or tied to lm_head.weight), with different values")
+        wanted, shape = self.wanted[name].shape, _merged(part.shape, self.wanted[name].ndim)
+        if shape != wanted:
+            raise WeightsError(f"{name}: shape {list(shape)}, the model needs {list(wanted)}")
+        return part.reshape(shape)
 
 
 def _shown(name: str) -> str:
@@ -235,49 +307,3 @@ def _compiled(pairs: tuple) -> list[tuple[re.Pattern, str, str]]:
         regex = re.sub(r"\\\{(\w+)\\\}", lambda place: f"(?P<{place[1]}>{rules.PLACES[place[1]]})", re.escape(name))
         found.append((re.compile(regex), target, layout))
     return found
-
-
-def _safetensors_files(path: Path) -> list[Path]:
-    """The files that a folder, an index or a file stands for."""
-    if path.is_dir():
-        path = next((path / name for name in (INDEX, SINGLE) if (path / name).exists()), path)
-    if path.is_dir():
-        pickled = sorted(file.name for suffix in ("*.bin", "*.pt", "*.pth") for file in path.glob(suffix))
-        if pickled:
-            raise WeightsError(
-                f"{path}: has {pickled[0]}, a pickle, which is a program and never read; save it as {SINGLE}"
-            )
-        raise WeightsError(f"{path}: has no {SINGLE} and no {INDEX}; give the folder of a model")
-    if path.suffix not in (".json", ".safetensors"):
-        raise WeightsError(f"{path}: neither .safetensors nor .gguf; other files are not read")
-    return _shards(path) if path.suffix == ".json" else [path]
-
-
-def _safetensors(files: list[Path]) -> Iterator[tuple[str, Reader]]:
-    """Each tensor's name and a function that maps it into memory."""
-    import safetensors
-
-    for file in files:
-        if not file.is_file():
-            raise WeightsError(f"{file}: no such file; get it again")
-        try:
-            with safetensors.safe_open(file, "pt") as opened:
-                for name in opened.keys():  # noqa: SIM118 (no mapping: it has keys() but no iterator)
-                    yield name, lambda name=name, opened=opened: opened.get_tensor(name)
-        except (safetensors.SafetensorError, OSError) as error:
-            raise WeightsError(f"{file}: no readable safetensors file ({error}); get it again") from error
-
-
-def _shards(index: Path) -> list[Path]:
-    """The files an index names. They must lie beside it: the index is not to be trusted."""
-    try:
-        if index.stat().st_size > LARGEST_INDEX:
-            raise ValueError(f"larger than {LARGEST_INDEX} bytes")
-        found = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
-    except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
-        raise WeightsError(f"{index}: no readable index ({error!r}); get it again") from error
-    for name in found:
-        plain = isinstance(name, str) and name == PurePosixPath(name).name == PureWindowsPath(name).name
-        if not plain or not name.endswith(".safetensors"):
-            raise WeightsError(f"{index}: weight_map names {name!r}; only .safetensors files beside it are read")
-    return [index.parent / name for name in sorted(found)]

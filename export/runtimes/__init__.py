@@ -2,6 +2,8 @@
 
 engine.new_cache(batch)                                        keys and values of `batch` empty sequences
 engine.run(input_ids, position_ids, write_indices, logit_indices, cache) -> logits [B, R, V], fp32 numpy
+engine.bind(batch, tokens, logit_positions, cache) -> Callable: `run` without its last argument, for many passes of
+                                                               one size; the logits are valid until the next one
 engine.prepare(batch, tokens, start) -> Callable[[], None]     one pass with everything bound, for timing
 engine.cache_bytes(cache) -> int                               bytes of the bound keys and values
 """
@@ -31,14 +33,24 @@ def check_backend(backend: str) -> None:
         this_gpu()
 
 
-def engines(build: Build, backend: str, compile_first: bool = False) -> Callable[[int], Any]:
+def engines(build: Build, backend: str, compile_first: bool = False, cuda_graph: bool = True) -> Callable[[int], Any]:
     """A function from a capacity (tokens) to the engine of that graph, each opened once.
 
     Args:
         compile_first: build the TensorRT plan too, for this machine's GPU and batches up to 8.
-    Raises: ConfigError for an unknown backend, ExportError for TensorRT without a GPU.
+        cuda_graph: TensorRT launches a pass that is repeated as one CUDA graph.
+    Raises: ConfigError for an unknown backend, ExportError for TensorRT without a GPU, or with an encoder.
     """
     check_backend(backend)
+    if build.config.encoder:
+        if backend != "onnxruntime":
+            from export.expressible import check_decoder_alone
+
+            check_decoder_alone(build.config, f"backend={backend}")
+        from export.runtimes.encoder import EncoderDecoderEngine, EncoderEngine
+
+        kind = EncoderDecoderEngine if build.config.decoder else EncoderEngine
+        return functools.cache(functools.partial(kind, build))
     if backend == "onnxruntime":
         from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 
@@ -49,7 +61,7 @@ def engines(build: Build, backend: str, compile_first: bool = False) -> Callable
     def opened(capacity: int) -> TensorRTEngine:
         if compile_first:
             build_engine(build, capacity, max_batch=8)
-        return TensorRTEngine(build, capacity)
+        return TensorRTEngine(build, capacity, cuda_graph=cuda_graph)
 
     return functools.cache(opened)
 

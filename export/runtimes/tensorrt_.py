@@ -2,86 +2,27 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
-import json
+import weakref
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import torch
 
-from archcalc.errors import ConfigError
-from archcalc.hf import read_json
 from export.build import Build
-from export.engine_from_onnx import DECODE, PREFILL, EngineInfo, Gpu, Log, engine_path, gpu, load_tensorrt, origin
+from export.engine_profiles import DECODE, PREFILL
 from export.files import ExportError
-from export.graph import cache_names
-from export.onnx_from_torch import BATCH, POSITIONS, TOKENS
+from export.graph import every_state
 from export.runtimes import check_fits
+from export.runtimes.tensorrt_session import AGAIN, Session, open_session
+from export.tensorrt_package import Gpu, gpu, load_tensorrt
+from export.tracing import BATCH, POSITIONS, TOKENS
 
-AGAIN = "build the engine again"
-
-
-def read_engine(build: Build, capacity: int, trt: ModuleType, device: Gpu) -> tuple[bytes, EngineInfo]:
-    """The plan's bytes, checked: TensorRT never gets a plan of another build, package, version or GPU.
-
-    Raises: ExportError saying what differs and to build the engine again.
-    """
-    path = engine_path(build, capacity, device.capability)
-    if not path.is_file():
-        raise ExportError(f"{path}: missing, no engine for this GPU ({device.name}, {device.capability}); {AGAIN}")
-    sidecar = path.with_suffix(".json")
-    if not sidecar.is_file():
-        raise ExportError(f"{sidecar}: missing, so nothing says what the plan beside it is; {AGAIN}")
-    try:
-        facts = read_json(str(sidecar))
-    except ConfigError as error:
-        raise ExportError(f"{error}; {AGAIN}") from None
-    wanted = json.loads(json.dumps(origin(build, capacity, trt))) | {"compute_capability": device.capability}
-    if trt.__name__ == "tensorrt":  # its plans are for one model of GPU, those of TensorRT-RTX for a capability
-        wanted["gpu"] = device.name
-    for key, value in wanted.items():
-        if facts.get(key) != value:
-            raise ExportError(f"{path}: built for {key}={facts.get(key)!r}, here it is {value!r}; {AGAIN}")
-    plan = path.read_bytes()
-    if hashlib.sha256(plan).hexdigest() != facts.get("plan_sha256"):
-        raise ExportError(f"{path}: not the plan that was built (SHA-256 differs); {AGAIN}")
-    return plan, EngineInfo(path, facts)
-
-
-class CudaStream:
-    """The stream that tensors are made, passes run and events are recorded on."""
-
-    device = "cuda"
-
-    def __init__(self):
-        self._stream = torch.cuda.Stream()
-        self.handle: int = self._stream.cuda_stream
-        self._start, self._end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-
-    def current(self) -> contextlib.AbstractContextManager:
-        return torch.cuda.stream(self._stream)
-
-    def timed(self, enqueue: Callable[[int], bool]) -> tuple[bool, float]:
-        """(what `enqueue` answered, seconds of GPU time until its work was done)."""
-        self._start.record(self._stream)
-        accepted = enqueue(self.handle)
-        self._end.record(self._stream)
-        self._end.synchronize()
-        return accepted, self._start.elapsed_time(self._end) / 1000  # from milliseconds
-
-
-@dataclass(frozen=True)
-class Session:
-    """An opened plan. `owners` are what its execution context refers to: they must live as long."""
-
-    info: EngineInfo
-    context: Any
-    stream: CudaStream
-    owners: tuple = ()
+INPUTS = ("input_ids", "position_ids", "write_indices", "logit_indices")
+RECURRENT = (".conv", ".state")  # what a recurrence keeps; everything else is slots of a cache
+PROFILED_PASSES = 20
 
 
 def this_gpu() -> Gpu:
@@ -95,28 +36,38 @@ def this_gpu() -> Gpu:
     return device
 
 
-def open_session(build: Build, capacity: int) -> Session:
-    """Open the build's plan for the first GPU. Raises: ExportError without a GPU, or a plan made for it."""
-    device, trt = this_gpu(), load_tensorrt()
-    plan, info = read_engine(build, capacity, trt, device)
-    if not torch.cuda.is_available():
-        raise ExportError(f"torch {torch.__version__}: cannot use {device.name}; install the torch for its CUDA driver")
-    log = Log(trt)
-    runtime = trt.Runtime(log.sink)
-    engine = runtime.deserialize_cuda_engine(plan)
-    context = engine.create_execution_context() if engine else None
-    if context is None:
-        raise ExportError(f"{info.path}: cannot be opened, {log.reason()}; {AGAIN}")
-    return Session(info, context, CudaStream(), (runtime, engine, log))
-
-
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One pass: its optimization profile, and the tensor of each input and output by name."""
+    """One pass: its optimization profile, and the tensor of each input and output by name.
+
+    Keys and values are one tensor before and after it. A recurrent state is read while it is written, so it has two,
+    and goes from the second to the first at the end: `moved`.
+    """
 
     profile: int
     inputs: dict[str, torch.Tensor]
     outputs: dict[str, torch.Tensor]
+    moved: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+
+    def fits(self, shape: tuple[int, int], positions: int, cache: list[torch.Tensor]) -> bool:
+        """Is it over tokens [B, T], R logits a row, and this cache?"""
+        own = list(self.inputs.values())[len(INPUTS) :]
+        sizes = tuple(self.inputs["input_ids"].shape), self.inputs["logit_indices"].shape[1]
+        return sizes == (shape, positions) and all(a is b for a, b in zip(own, cache, strict=True))
+
+
+def layer_profiler(trt: ModuleType):
+    """What TensorRT tells each layer's time to; `seconds` is the sum of each layer's by its name."""
+
+    class LayerTimes(trt.IProfiler):
+        def __init__(self):
+            trt.IProfiler.__init__(self)
+            self.seconds: defaultdict[str, float] = defaultdict(float)
+
+        def report_layer_time(self, layer_name, ms):
+            self.seconds[layer_name] += ms / 1000
+
+    return LayerTimes()
 
 
 class TensorRTEngine:
@@ -124,21 +75,26 @@ class TensorRTEngine:
 
     Args:
         capacity: which of the build's plans. session: an opened one; by default the plan for this GPU is opened.
+        cuda_graph: a pass that is repeated is launched as one CUDA graph.
     """
 
     name = "tensorrt"
 
-    def __init__(self, build: Build, capacity: int, session: Session | None = None):
-        session = session or open_session(build, capacity)
+    def __init__(self, build: Build, capacity: int, session: Session | None = None, cuda_graph: bool = True):
+        session = session or open_session(build, capacity, this_gpu(), cuda_graph)
         self.build, self.capacity, self.session = build, capacity, session
-        self.caches, self.seconds = cache_names(build.config), float("nan")
-        self._bound: Pass | None = None
+        self.caches, self.seconds = every_state(build.config, capacity), float("nan")
+        self._captures = session.captures
+        self._bound: Pass | None = None  # what the context is set to run
+        self._runs = 0  # of it, since it was bound
+        self._replay: Callable[[], None] | None = None  # it as a CUDA graph
+        weakref.finalize(self, session.close)
 
     def new_cache(self, batch: int) -> list[torch.Tensor]:
         """Keys and values [B, K, C, H] a tensor; zeros, as a masked value is multiplied by 0 and must be finite."""
         place = {"dtype": self.build.precision.torch, "device": self.session.stream.device}
         with self.session.stream.current():
-            return [torch.zeros(batch, heads, self.capacity, dim, **place) for _, _, (heads, dim) in self.caches]
+            return [torch.zeros(batch, *state.shape, **place) for state in self.caches]
 
     def cache_bytes(self, cache: list[torch.Tensor]) -> int:
         return sum(tensor.nbytes for tensor in cache)
@@ -156,10 +112,19 @@ class TensorRTEngine:
             logit_indices: [B, R], which of the T tokens get logits. cache: from `new_cache(B)`.
         Raises: ExportError or ConfigError for sizes or slots that the engine was not built for.
         """
-        bound = self._pass(input_ids, position_ids, write_indices, logit_indices, cache)
+        arrays = (input_ids, position_ids, write_indices, logit_indices)
+        bound = self._bound
+        if bound is not None and bound.fits(input_ids.shape, logit_indices.shape[1], cache):
+            self._refill(bound, arrays)
+        else:
+            bound = self._pass(*arrays, cache)
         self._execute(bound)
         with self.session.stream.current():
-            return bound.outputs["logits"].float().cpu().numpy()
+            return bound.outputs["logits"].to("cpu", torch.float32, copy=True).numpy()  # the next pass writes there
+
+    def bind(self, batch: int, tokens: int, logit_positions: int, cache: list[torch.Tensor]) -> Callable:
+        """`run` over one cache. Passes of one size in a row are one bound pass, and so one CUDA graph."""
+        return lambda *inputs: self.run(*inputs, cache)
 
     def prepare(self, batch: int, tokens: int, start: int) -> Callable[[], None]:
         """A function that runs one pass over random ids at positions from `start`, last logits, and waits for it.
@@ -170,7 +135,26 @@ class TensorRTEngine:
         positions = np.tile(np.arange(start, start + tokens), (batch, 1))
         last = np.full((batch, 1), tokens - 1)
         bound = self._pass(ids, positions, positions[:, 0], last, self.new_cache(batch))
-        return lambda: self._execute(bound)
+
+        def run() -> None:
+            if self._captures and self._bound is not bound:
+                self._execute(bound)  # so that this call, a warm-up, makes the graph, and none that is measured does
+            self._execute(bound)
+
+        return run
+
+    def layer_times(self, batch: int, tokens: int, start: int, passes: int = PROFILED_PASSES) -> dict[str, float]:
+        """Mean seconds of each layer of that pass, by the engine's name of it, which may stand for many fused ones.
+
+        The engine must have been opened with cuda_graph=False: a graph is one launch, without layers.
+        """
+        run = self.prepare(batch, tokens, start)
+        run()
+        times = layer_profiler(load_tensorrt())
+        self.session.context.profiler = times
+        for _ in range(passes):
+            run()
+        return {layer: seconds / passes for layer, seconds in times.seconds.items()}
 
     def _profile(self, batch: int, tokens: int, positions: int) -> int:
         """The optimization profile of a pass. Raises: ExportError if none was built for these sizes."""
@@ -182,25 +166,35 @@ class TensorRTEngine:
         return index
 
     def _pass(self, input_ids, position_ids, write_indices, logit_indices, cache: list[torch.Tensor]) -> Pass:
-        """The pass's tensors on the GPU. A present tensor is its past one: the engine updates it in place."""
+        """The pass's tensors on the GPU. Keys and values are updated in place: a present tensor is its past one."""
         (batch, tokens), positions = input_ids.shape, logit_indices.shape[1]
         profile = self._profile(batch, tokens, positions)
         check_fits(write_indices, tokens, self.capacity)  # the GPU would write past the end without a word
-        arrays = (input_ids, position_ids, write_indices, logit_indices)
-        names = ("input_ids", "position_ids", "write_indices", "logit_indices")
-        device, shape = self.session.stream.device, (batch, positions, self.build.config.vocab_size)
+        arrays = zip(INPUTS, (input_ids, position_ids, write_indices, logit_indices), strict=True)
+        device, shape, moved = self.session.stream.device, (batch, positions, self.build.config.vocab_size), []
         with self.session.stream.current():
-            inputs = {n: torch.tensor(a, dtype=torch.int64, device=device) for n, a in zip(names, arrays, strict=True)}
+            inputs = {name: torch.tensor(array, dtype=torch.int64, device=device) for name, array in arrays}
             outputs = {"logits": torch.empty(shape, dtype=self.build.precision.torch, device=device)}
-        for (past, present, _), tensor in zip(self.caches, cache, strict=True):
-            inputs[past] = outputs[present] = tensor
-        return Pass(profile, inputs, outputs)
+            for state, tensor in zip(self.caches, cache, strict=True):
+                inputs[state.past] = outputs[state.present] = tensor
+                if state.past.endswith(RECURRENT):
+                    outputs[state.present] = torch.empty_like(tensor)
+                    moved.append((tensor, outputs[state.present]))
+        return Pass(profile, inputs, outputs, tuple(moved))
+
+    def _refill(self, bound: Pass, arrays: tuple) -> None:
+        """Write another pass's ids and indices into a bound one's tensors: nothing has to be bound again."""
+        check_fits(arrays[INPUTS.index("write_indices")], bound.inputs["input_ids"].shape[1], self.capacity)
+        with self.session.stream.current():
+            for name, array in zip(INPUTS, arrays, strict=True):
+                bound.inputs[name].copy_(torch.as_tensor(array, dtype=torch.int64))
 
     def _bind(self, bound: Pass) -> None:
         """Make the context run this pass; free if it was the last one to run."""
         if self._bound is bound:
             return
-        self._bound, context = None, self.session.context
+        # A CUDA graph refers to what the context is bound to: one that is bound to something else ends it.
+        self._bound, self._replay, self._runs, context = None, None, 0, self.session.context
         if context.active_optimization_profile != bound.profile:
             context.set_optimization_profile_async(bound.profile, self.session.stream.handle)
         for name, tensor in bound.inputs.items():
@@ -210,9 +204,27 @@ class TensorRTEngine:
             context.set_tensor_address(name, tensor.data_ptr())
         self._bound = bound
 
+    def _enqueue(self, handle: int) -> bool:
+        """Start the bound pass on the stream; False if TensorRT refuses."""
+        accepted = self.session.context.execute_async_v3(handle)
+        for kept, new in self._bound.moved:
+            kept.copy_(new)
+        return accepted
+
+    def _launch(self, handle: int) -> bool:
+        """As `_enqueue`, by the CUDA graph if there is one."""
+        if self._replay is None:
+            return self._enqueue(handle)
+        self._replay()
+        return True
+
     def _execute(self, bound: Pass) -> None:
         with self.session.stream.current():
             self._bind(bound)
-            accepted, self.seconds = self.session.stream.timed(self.session.context.execute_async_v3)
+            if self._captures and self._runs == 1:  # the first run did what TensorRT defers until after a binding
+                self._replay = self.session.stream.captured(self._enqueue)
+                self._captures = self._replay is not None
+            accepted, self.seconds = self.session.stream.timed(self._launch)
+        self._runs += 1
         if not accepted:
             raise ExportError(f"{self.session.info.path}: the pass failed on the GPU; {AGAIN}")

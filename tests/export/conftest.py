@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 
 import pytest
+import torch
 
 pytest.importorskip("onnxruntime", reason='needs the extra: pip install "archcalc[export]"')
 
@@ -14,6 +15,7 @@ from export.reference import reference
 from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 
 CAPACITY = 32
+torch.set_num_threads(1)  # tiny models: two threads beside ONNX Runtime's waiting ones are many times slower
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ def clock(monkeypatch, tiny):
     """
     factors: dict[str, float] = {}
 
-    def build_probes(out, precision_name):
+    def build_probes(out, precision, target):
         configs = {name: config_from_keys(keys, name=name) for name, keys in calibrate.PROBES.items()}
         return {name: dataclasses.replace(tiny, config=config) for name, config in configs.items()}
 
@@ -75,14 +75,15 @@ def test_a_wrong_count_disagrees(tmp_path, clock, capsys, monkeypatch):
 def test_a_wrong_graph_disagrees(tmp_path, clock, capsys, monkeypatch):
     import numpy as np
 
-    from export import graph
+    from export.files import sha256
+    from export.weights_file import write_weights
 
-    written = graph.write_weights
-
-    def wrong(path, places, weight_of, kind, progress):
-        written(path, places, weight_of, kind, progress)
+    def wrong(path, *rest):
+        write_weights(path, *rest)
         weights = np.memmap(path, np.float32, "r+")
         weights[1000:2000] += 0.01
+        weights.flush()
+        return sha256(path)
 
     monkeypatch.setattr("export.build.write_weights", wrong)
     code, report = _check(tmp_path)

@@ -19,7 +19,6 @@ EXPRESSED = (
 REFUSED = {
     "mixtral": "a mixture of experts", "deepseek_v3": "LatentAttention", "gpt_oss": "attention sinks",
     "falcon_alibi": "a bias by distance", "qwen3_next": "GatedDeltaNet", "mamba2": "a block of one sublayer",
-    "bert": "a model without a decoder", "t5": "an encoder-decoder", "whisper": "an encoder-decoder",
 }  # fmt: skip
 
 

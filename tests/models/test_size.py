@@ -17,7 +17,8 @@ NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tok
 # Files that are about something else than what a model computes.
 OTHERS = {
     "__init__", "__main__", "classics", "cli", "generate", "gguf_file", "layouts", "perplexity",
-    "progress", "provenance", "sampling", "supported", "tokenizer", "tokenizer_gguf", "weights",
+    "progress", "provenance", "random_weights", "safetensors_file", "sampling", "supported", "tokenizer",
+    "tokenizer_gguf", "weights",
 }  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from checkpoint_files import KEYS, LLAMA, changed, lively, renamed, write_safete
 import models  # noqa: E402
 from archcalc.config import ModelConfig  # noqa: E402
 from archcalc.errors import ArchcalcError  # noqa: E402
-from models import weights  # noqa: E402
+from models import safetensors_file, weights  # noqa: E402
 from models.names import llama_like  # noqa: E402
 
 
@@ -224,7 +224,7 @@ def test_a_broken_index(tmp_path, text):
 
 def test_an_index_without_end(tmp_path, monkeypatch):
     folder = write_folder(tmp_path / "model", lively(), shards=2)
-    monkeypatch.setattr(weights, "LARGEST_INDEX", 100)
+    monkeypatch.setattr(safetensors_file, "LARGEST_INDEX", 100)
     with pytest.raises(ArchcalcError, match="larger than 100 bytes"):
         models.load(folder)
 

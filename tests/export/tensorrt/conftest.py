@@ -8,7 +8,7 @@ from engines import CAPACITY, KINDS
 pytest.importorskip("tensorrt_rtx", reason='needs TensorRT-RTX: pip install "archcalc[trt-rtx]"')
 
 from archcalc.hf import config_from_keys
-from export import engine_from_onnx
+from export import engine_from_onnx, tensorrt_package
 from export.build import build, open_build
 from export.engine_from_onnx import build_engine
 from export.runtimes import tensorrt_
@@ -18,11 +18,11 @@ from export.runtimes import tensorrt_
 def _no_gpu(request, monkeypatch):
     """The same tests on every machine: as if there were no GPU."""
     if not request.node.get_closest_marker("gpu"):
-        monkeypatch.setattr(engine_from_onnx, "gpu", lambda: None)
-        monkeypatch.setattr(tensorrt_, "gpu", lambda: None)
+        for module in (engine_from_onnx, tensorrt_package, tensorrt_):
+            monkeypatch.setattr(module, "gpu", lambda: None)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def builds(tmp_path_factory):
     folder = tmp_path_factory.mktemp("builds")
     return {

@@ -1,9 +1,15 @@
-"""Small models that engines are built from, and a GPU that is not there."""
+"""Small models that engines are built from, a GPU that is not there, and a network as the parser makes it."""
 
-from export.engine_from_onnx import Gpu
+import runpy
+from pathlib import Path
+
+import tensorrt_rtx as trt
+
+from export.engine_from_onnx import _parse
+from export.tensorrt_package import Gpu, Log
 
 CAPACITY = 32
-ADA = Gpu("some Ada", "sm_89")
+ADA = Gpu("some Ada", "sm_89", "GPU-of-tests")
 LLAMA = {
     "model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "intermediate_size": 96, "hidden_act": "silu", "vocab_size": 61,
@@ -14,8 +20,22 @@ GPT2 = {
     "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True,
 }  # fmt: skip
 KINDS = {"llama-fp16": (LLAMA, "fp16"), "llama-fp32": (LLAMA, "fp32"), "gpt2-fp16": (GPT2, "fp16")}
-FUSED = {  # cache updates, attentions, rotary embeddings: counted by hand from the layers above
-    "llama-fp16": (4, 2, 4),
-    "llama-fp32": (4, 2, 4),
-    "gpt2-fp16": (6, 3, 0),
+FUSED = {  # cache updates, attentions, rotary embeddings, layer norms: counted by hand from the layers above
+    "llama-fp16": (4, 2, 4, 0),
+    "llama-fp32": (4, 2, 4, 0),
+    "gpt2-fp16": (6, 3, 0, 7),
 }
+
+
+def expressed() -> tuple[str, ...]:
+    """The families that have a graph: the list is kept where the graphs are verified."""
+    return runpy.run_path(str(Path(__file__).parents[1] / "test_parity_families.py"))["EXPRESSED"]
+
+
+class Parsed:
+    """A build's graph as TensorRT-RTX parses it."""
+
+    def __init__(self, build, capacity):
+        log = Log(trt)
+        self.builder = trt.Builder(log.sink)
+        self.network, self.parser = _parse(trt, log, self.builder, build.graph(capacity))
