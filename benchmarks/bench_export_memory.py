@@ -90,7 +90,8 @@ def write_checkpoint(folder: Path, name: str) -> None:
         if held > SHARD:
             close()
             held = 0
-    close()
+    if shard:
+        close()
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": where}))
 
 

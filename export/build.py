@@ -12,16 +12,18 @@ from typing import Any
 import onnx
 import torch
 
-from archcalc.config import ModelConfig, positive
+from archcalc.config import ModelConfig, Recurrent, positive
 from archcalc.cost import bound, cache_elements, parameters
 from archcalc.errors import ConfigError, one_of
 from archcalc.hf import config_from_keys, read_json
 from export.encoder import ENCODER, EncoderTracer, assemble_encoder, check_cross_once, inputs, outputs
 from export.expressible import check_exportable
 from export.files import ExportError, check_space, file_sums, replaced_folder
+from export.fused import check_fusible
 from export.graph import WEIGHTS, Parts, Stored, assemble, calls, cross_tensors, layout, parts, source_axis, states
 from export.linked_weights import link, linked_places, stand_ins
 from export.onnx_from_torch import Tracer
+from export.onnx_kernels import OnnxKernels, WholeSoftcap
 from export.precision import ExportPrecision, export_precision
 from export.source import Source, model_source, random_source
 from export.tracing import BATCH, POSITIONS, TOKENS
@@ -30,7 +32,8 @@ from models.progress import progress
 from models.provenance import versions
 
 MANIFEST = "manifest.json"
-TARGETS = ("any", "onnxruntime")
+KERNELS = {"any": OnnxKernels, "onnxruntime": WholeSoftcap}
+TARGETS = tuple(KERNELS)
 FORMAT = 2
 PACKAGES = ("archcalc", "torch", "onnx", "onnxscript", "onnxruntime", "tensorrt-rtx", "tensorrt")
 
@@ -64,8 +67,14 @@ class Build:
         graphs = graph_names(self.config, self.capacities)
         return {name: file["sha256"] for name, file in self.manifest["files"].items() if name not in graphs}
 
-    def graph(self, capacity: int) -> Path:
-        return self.folder / graph_name(capacity)
+    @property
+    def pads_in_front(self) -> bool:
+        """Whether unequal prompts must be padded in front: a recurrent state cannot take back what it has read."""
+        return any(isinstance(block.self_attn, Recurrent) for block in self.config.decoder.layers)
+
+    def graph(self, capacity: int | None) -> Path:
+        """The graph over a cache of so many tokens a sequence; None: the encoder's."""
+        return self.encoder if capacity is None else self.folder / graph_name(capacity)
 
     def capacity_for(self, tokens: int) -> int:
         """The smallest cache that holds so many tokens. Raises: ExportError if none does."""
@@ -106,11 +115,14 @@ def build(
     if config.keys is None:
         raise ConfigError("config: built by hand, without Hugging Face keys for the manifest; use config_from_keys")
     check_exportable(config)
+    if target == "onnxruntime":
+        check_fusible(config)
     capacities = _capacities(config, capacities)
     source = source or (random_source(config) if model is None else model_source(model, weights_source))
     with replaced_folder(out, MANIFEST) as folder:
         encoder = parts(EncoderTracer(config, kind.torch), kind) if config.encoder else None
-        traced = {c: parts(Tracer(config, kind.torch, c), kind, target) for c in progress(capacities, "trace")}
+        tracers = {c: Tracer(config, kind.torch, c, KERNELS[target]) for c in capacities}
+        traced = {c: parts(tracer, kind, target) for c, tracer in progress(tracers.items(), "trace")}
         places = stored(config, next(iter(traced.values()), None), source.weights, kind, encoder)
         files, sums = [], {}
         if link_weights:
@@ -194,6 +206,7 @@ def _manifest(config, kind: ExportPrecision, capacities, graphs: dict, weights_s
         "group_size": kind.quantization.group_size if kind.quantization and not kind.quantization.dynamic else None,
         "capacities": list(capacities),
         "weights": weights_source,
+        "opsets": {one.domain or "ai.onnx": one.version for one in graphs[names[-1]].opset_import},
         "shapes": _shapes(config) if config.decoder else None,
         "operators": _operators(graphs[names[-1]]) if config.decoder else None,
         "encoder": _encoder_facts(config, kind, graphs[ENCODER]) if config.encoder else None,
@@ -253,7 +266,7 @@ def _opened(folder: Path) -> Build:
         count = {"capacities": len(capacities)} if config.decoder else {}
         positive(**count, **{f"capacity_{c}": c for c in capacities})
         files = manifest["files"]
-        for name in {*graph_names(config, capacities), *files}:
+        for name in dict.fromkeys((*graph_names(config, capacities), *files)):
             _check_file(folder, name, files[name]["bytes"], files[name]["sha256"])
     except (KeyError, TypeError, AttributeError) as error:
         raise ExportError(f"{folder / MANIFEST}: incomplete ({error!r}); build it again") from None
@@ -269,7 +282,9 @@ def _precision(manifest: dict[str, Any]) -> ExportPrecision:
 def _check_file(folder: Path, name: str, size: int, digest: str) -> None:
     """Raise ExportError unless a file of this size lies in the folder itself."""
     path = folder / name
-    if name != path.name or type(size) is not int or type(digest) is not str:
+    if type(size) is not int or type(digest) is not str:
+        raise TypeError(name)
+    if name != path.name:
         raise ExportError(f"{folder / MANIFEST}: files has {name!r}, not the name of a file beside it; build it again")
     if not path.is_file() or path.is_symlink():
         raise ExportError(f"{path}: missing; build it again")

@@ -93,9 +93,9 @@ def _build(args: argparse.Namespace) -> str:
         lines.append("The weights are random: the numbers and the speed are real, the text would not be.")
     lines += [f"  {name}: {file['bytes']:,} bytes" for name, file in made.manifest["files"].items()]
     if args.backend == "tensorrt":
-        from export.engine_from_onnx import build_engine
+        from export.engine_from_onnx import build_engine, engine_capacities
 
-        for capacity in made.capacities:
+        for capacity in engine_capacities(made):
             lines.append(build_engine(made, capacity, **settings).describe())
     return "\n".join(lines)
 

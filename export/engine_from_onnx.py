@@ -1,7 +1,8 @@
 """A TensorRT engine from an exported graph: built for a named GPU, with or without one in the machine.
 
-One adapter serves `tensorrt` (10 and later) and `tensorrt_rtx`, which have the same API. A plan `engine-C-sm_NN.plan`
-lies in the build folder beside a sidecar `.json` that says what it was built from; `runtimes.tensorrt_` opens it.
+One adapter serves `tensorrt` (10 and later) and `tensorrt_rtx`, which have the same API. A plan `engine-C-sm_NN.plan`,
+of an encoder `engine-encoder-sm_NN.plan`, lies in the build folder beside a sidecar `.json` that says what it was built
+from; `runtimes.tensorrt_` opens it.
 """
 
 from __future__ import annotations
@@ -17,16 +18,27 @@ from archcalc.files import replaced_file
 from export.build import Build
 from export.engine_caches import save_timing_cache, timing_cache_path, use_timing_cache
 from export.engine_layers import allow_decomposition, attentions, check_layers, layers_by_type
-from export.engine_profiles import Shapes, add_profile, input_axes, profiles
-from export.expressible import check_decoder_alone
+from export.engine_profiles import Range, Shapes, add_profile, input_axes, profiles, source_profiles
 from export.files import ExportError, sha256
 from export.graph import WEIGHTS
 from export.tensorrt_package import Gpu, Log, gpu, load_tensorrt, package_name, target_of
+from export.tracing import SOURCE
+
+LONGEST_SOURCE = 512  # tokens, by default
 
 
-def engine_path(build: Build, capacity: int, capability: str) -> Path:
-    """Where the plan for this cache (tokens a sequence) and GPU (sm_NN) lies; its sidecar ends in .json."""
-    return build.folder / f"engine-{capacity}-{capability}.plan"
+def engine_path(build: Build, capacity: int | None, capability: str) -> Path:
+    """Where the plan for this cache (tokens a sequence) and GPU (sm_NN) lies; its sidecar ends in .json.
+
+    Args:
+        capacity: None for the encoder's, here and everywhere.
+    """
+    return build.folder / f"engine-{capacity or 'encoder'}-{capability}.plan"
+
+
+def engine_capacities(build: Build) -> tuple[int | None, ...]:
+    """One for each plan of a build: its encoder's, and of each capacity of a decoder's cache."""
+    return *((None,) if build.config.encoder else ()), *build.capacities
 
 
 @dataclass(frozen=True)
@@ -58,7 +70,9 @@ class EngineSettings:
     Args:
         compute_capability: sm_NN; by default this machine's GPU, or sm_89 without one.
         max_batch: sequences. max_prompt: tokens a pass; by default as many as the cache holds.
-        shapes: of a prompt's inputs, instead of these two: see `engine_profiles.profiles`.
+        max_source: tokens of a source; by default all that the model has positions for, up to 512.
+        shapes: of a prompt's inputs, instead of these three: see `engine_profiles.profiles`. An encoder with a decoder
+            is built for the sources that the decoder reads.
         workspace_bytes, builder_optimization_level (0, a fast build, to 5): by default the package's own choice.
         strip_weights: leave the weights out of the plan; they are put back from the build folder when it is opened.
         timing_cache: file of kernel timings; by default in the build folder. TensorRT-RTX has none.
@@ -68,6 +82,7 @@ class EngineSettings:
     compute_capability: str | None = None
     max_batch: int = 4
     max_prompt: int | None = None
+    max_source: int | None = None
     shapes: Shapes | None = None
     workspace_bytes: int | None = None
     builder_optimization_level: int | None = None
@@ -76,37 +91,34 @@ class EngineSettings:
     decompose_attention: bool | None = None
 
 
-def build_engine(build: Build, capacity: int, **settings: Any) -> EngineInfo:
-    """Build the plan of the graph with this capacity (tokens a sequence) into the build folder.
+def build_engine(build: Build, capacity: int | None, **settings: Any) -> EngineInfo:
+    """Build the plan of the graph with this capacity (tokens a sequence), or of the encoder, into the build folder.
 
     Args:
         settings: fields of `EngineSettings`.
     Raises: ExportError or ConfigError if it cannot be parsed or built; nothing is written then.
     """
-    check_decoder_alone(build.config, "TensorRT's builder")
-    if capacity not in build.capacities:
-        raise ExportError(f"capacity={capacity}: not in the build; use one of {', '.join(map(str, build.capacities))}")
+    _check_known(build, capacity)
     wanted, trt, device = EngineSettings(**settings), load_tensorrt(), gpu()
     graph, log, started = build.graph(capacity), Log(trt), time.perf_counter()
     capability, target = target_of(trt, wanted.compute_capability, device)
     timings = timing_cache_path(trt, wanted.timing_cache, build.folder, capability)
-    longest = capacity if wanted.max_prompt is None else wanted.max_prompt
-    ranges = profiles(capacity, wanted.max_batch, longest, wanted.shapes, input_axes(graph))
+    ranges = _ranges(build, capacity, wanted)
     builder = trt.Builder(log.sink)
     network, parser = _parse(trt, log, builder, graph)
     layers = layers_by_type(network)
-    check_layers(build.config, layers)
+    check_layers(build.config, layers, "decoder" if capacity else "encoder")
     facts = origin(build, capacity, trt) | {
         "compute_capability": capability,
         "gpu": device.name if device and device.capability == capability else None,
-        "profiles": dict(zip(("decode", "prefill"), ranges, strict=True)),
+        "profiles": ranges,
         "weights_stripped": wanted.strip_weights,
         "attention_without_kernel": _decompose(trt, network, capability, wanted.decompose_attention),
         "layers": dict(sorted(layers.items())),
     }
     config = _builder_config(trt, builder, target, wanted)
     notes = [use_timing_cache(config, timings, log)] if timings else []
-    for each in ranges:
+    for each in ranges.values():
         add_profile(builder, network, config, each)
     plan = builder.build_serialized_network(network, config)
     del parser  # it owns the weights that the network refers to: not before the build
@@ -117,6 +129,40 @@ def build_engine(build: Build, capacity: int, **settings: Any) -> EngineInfo:
     facts |= {"notes": [note for note in notes if note], "warnings": log.warnings()}
     facts["seconds"] = round(time.perf_counter() - started, 3)
     return _write(engine_path(build, capacity, capability), plan, facts)
+
+
+def _check_known(build: Build, capacity: int | None) -> None:
+    """Raise ExportError for a graph that is not in the build, or has operators of another runtime."""
+    if capacity not in engine_capacities(build):
+        known = ", ".join(map(str, engine_capacities(build)))
+        raise ExportError(f"capacity={capacity}: not in the build; use one of {known}")
+    scheme, target = build.precision.quantization, build.manifest["target"]
+    if target != "any" or (scheme and scheme.dynamic):
+        wrong = f"target={target}" if target != "any" else f"precision={build.precision.name}"
+        raise ExportError(
+            f"{wrong}: has operators that TensorRT does not know; build with another, or use ONNX Runtime"
+        )
+
+
+def _ranges(build: Build, capacity: int | None, wanted: EngineSettings) -> dict[str, dict[str, Range]]:
+    """The profiles of a graph. Raises: ExportError or ConfigError for sizes that it does not allow."""
+    config = build.config
+    axes = input_axes(build.graph(capacity or next(iter(build.capacities), None)))
+    source = None
+    if config.encoder and not config.frontend:
+        limit = config.max_source_positions or config.max_position_embeddings
+        source = min(LONGEST_SOURCE, limit) if wanted.max_source is None else wanted.max_source
+    if capacity is None:
+        found = source_profiles(wanted.max_batch, source, wanted.shapes, axes)
+    else:
+        longest = capacity if wanted.max_prompt is None else wanted.max_prompt
+        found = profiles(capacity, wanted.max_batch, longest, wanted.shapes, axes, source)
+    for profile in found.values():
+        if source and profile[SOURCE][2] > limit:
+            raise ExportError(
+                f"{SOURCE}={profile[SOURCE][2]}: the model has positions for {limit}; give at most that many"
+            )
+    return found
 
 
 def _parse(trt: ModuleType, log: Log, builder, graph: Path):
@@ -165,7 +211,7 @@ def _failure(trt: ModuleType, log: Log, graph: Path, wanted: EngineSettings, dev
     return ExportError(f"{graph}: {package_name(trt)} cannot build it; {log.reason()}")
 
 
-def origin(build: Build, capacity: int, trt: ModuleType) -> dict[str, Any]:
+def origin(build: Build, capacity: int | None, trt: ModuleType) -> dict[str, Any]:
     """What an engine depends on; it is opened only where each of these is the same."""
     return {
         "package": trt.__name__,

@@ -18,33 +18,44 @@ from export.files import ExportError
 HEAD_SIZES = range(16, 256 + 1, 8)
 
 
-def expected_layers(config: ModelConfig) -> Counter[str]:
-    """Layers that a parsed decoder must have whole, by TensorRT's name: whatever was taken apart runs slower.
+def expected_layers(config: ModelConfig, stack: str = "decoder") -> Counter[str]:
+    """Layers that a parsed graph must have whole, by TensorRT's name: whatever was taken apart runs slower.
 
-    RMS norms are not among them: the parser has no layer for these.
+    RMS norms are not among them: the parser has no layer for these. Args: stack: which one's graph.
     """
     found = Counter(dict.fromkeys(("KV_CACHE_UPDATE", "ATTENTION_INPUT", "ATTENTION_OUTPUT", "ROTARY_EMBEDDING"), 0))
-    for block in config.decoder.layers:
-        found.update(_of_mixer(block.self_attn))
+    for block in config.stacks[stack].layers:
+        found.update(_of_mixer(block.self_attn, cached=stack == "decoder"))
         found.update(_of_attention(block.cross_attn))  # its keys and values are inputs: nothing is written
         found["NORMALIZATION"] += _layer_norms(block)
-    found["NORMALIZATION"] += sum(map(_whole, (config.decoder.final_norm, config.embedding.norm)))
+    ends = [config.stacks[stack].final_norm, config.embedding.norm]
+    ends += [config.head.norm] if stack == list(config.stacks)[-1] else []
+    found["NORMALIZATION"] += sum(map(_whole, ends))
     return found
 
 
-def _of_mixer(mixer) -> Counter[str]:
+def _of_mixer(mixer, cached: bool) -> Counter[str]:
     """Of a block's own attention. Recurrences and blocks without one are products and sums: nothing is expected."""
     if not isinstance(mixer, Attention | LatentAttention):
         return Counter()
     kept = not getattr(mixer, "shares_cache", False)  # a latent and its rotary key, or keys and values
     turned = (1 + kept) if mixer.rotary else 0  # queries, and the keys that are kept
-    return _of_attention(mixer) + Counter(KV_CACHE_UPDATE=2 * kept, ROTARY_EMBEDDING=turned)
+    return _of_attention(mixer) + Counter(KV_CACHE_UPDATE=2 * (kept and cached), ROTARY_EMBEDDING=turned)
 
 
 def _of_attention(attention) -> Counter[str]:
-    """The attention operator has no sinks: with these it is exported as products and a softmax."""
-    whole = attention is not None and not getattr(attention, "sinks", False)
-    return Counter(ATTENTION_INPUT=int(whole), ATTENTION_OUTPUT=int(whole))
+    """One layer, or none where `OnnxKernels.attend` makes products and a softmax of it."""
+    whole = int(attention is not None and _is_whole(attention))
+    return Counter(ATTENTION_INPUT=whole, ATTENTION_OUTPUT=whole)
+
+
+def _is_whole(attention) -> bool:
+    """Whether TensorRT's attention says it: no sinks and no softcap, keys and values of one width."""
+    if isinstance(attention, LatentAttention):
+        keys = attention.qk_nope_head_dim + attention.qk_rope_head_dim
+        return attention.form == "expanded" and keys == attention.v_head_dim
+    capped = attention.sinks or attention.logit_softcap is not None
+    return not capped and attention.v_head_dim in (None, attention.head_dim)
 
 
 def _whole(norm: Norm | None) -> bool:
@@ -65,9 +76,9 @@ def layers_by_type(network) -> Counter[str]:
     return Counter(network.get_layer(index).type.name for index in range(network.num_layers))
 
 
-def check_layers(config: ModelConfig, parsed: Counter[str]) -> None:
+def check_layers(config: ModelConfig, parsed: Counter[str], stack: str = "decoder") -> None:
     """Raise ExportError unless the parser kept every layer whole that it has one for."""
-    for kind, count in expected_layers(config).items():
+    for kind, count in expected_layers(config, stack).items():
         if parsed[kind] != count:
             raise ExportError(
                 f"{config.name}: TensorRT parsed {parsed[kind]} {kind} layers, not {count}; the graph was taken apart: "

@@ -9,10 +9,11 @@ import onnx
 
 from archcalc.config import positive
 from export.files import ExportError
-from export.tracing import BATCH, POSITIONS, TOKENS
+from export.tracing import BATCH, POSITIONS, SOURCE, TOKENS
 
 DECODE, PREFILL = 0, 1  # in the order in which they are added
 TUNED_PROMPT = 512  # tokens; a longer prompt is allowed for, but kernels are chosen for this
+TUNED_SOURCE = 128  # tokens of an encoder's source
 BOUNDS = ("minShapes", "optShapes", "maxShapes")  # trtexec's names, in a range's order
 
 Range = tuple[int, int, int]  # least, tuned for, most
@@ -31,24 +32,57 @@ def profiles(
     max_prompt: int,
     shapes: Shapes | None = None,
     axes: Mapping[str, tuple[int | str, ...]] | None = None,
-) -> list[dict[str, Range]]:
+    max_source: int | None = None,
+) -> dict[str, dict[str, Range]]:
     """The range of each named axis, for decoding one token and for a prompt of 1..max_prompt tokens.
 
     Args:
         shapes: of a prompt's inputs; each replaces what the sizes say of its axes. The decode profile follows.
         axes: what the shapes are of, from `input_axes`.
+        max_source: tokens of a source, for a decoder that reads one of any length.
     Raises: ExportError or ConfigError for sizes that no cache of `capacity` tokens allows, or that disagree.
     """
     positive(max_batch=max_batch, max_prompt=max_prompt)
     if max_prompt > capacity:
         raise ExportError(f"max_prompt={max_prompt}: more than the cache's capacity={capacity}; give at most that many")
-    given = [_sizes(bound, (shapes or {}).get(bound, {}), axes or {}) for bound in BOUNDS]
+    given = _given(shapes, axes)
     batch = _range(BATCH, (1, 1, max_batch), given)
     tokens = _range(TOKENS, (1, TUNED_PROMPT, max_prompt), given)
     if tokens[2] > capacity:
         raise ExportError(f"maxShapes: {TOKENS}={tokens[2]}, the cache's capacity={capacity}; give at most that many")
     positions, one = _range(POSITIONS, (1, 1, tokens[2]), given), (1, 1, 1)
-    return [{BATCH: batch, TOKENS: one, POSITIONS: one}, {BATCH: batch, TOKENS: tokens, POSITIONS: positions}]
+    source = _source(max_source, given)
+    return {
+        "decode": {BATCH: batch, TOKENS: one, POSITIONS: one} | source,
+        "prefill": {BATCH: batch, TOKENS: tokens, POSITIONS: positions} | source,
+    }
+
+
+def source_profiles(
+    max_batch: int,
+    max_source: int | None,
+    shapes: Shapes | None = None,
+    axes: Mapping[str, tuple[int | str, ...]] | None = None,
+) -> dict[str, dict[str, Range]]:
+    """The range of each named axis of an encoder. Args: max_source: tokens of a source; None where that is fixed.
+
+    Raises: ExportError or ConfigError for sizes that disagree, or more than `max_source` tokens.
+    """
+    positive(max_batch=max_batch)
+    given = _given(shapes, axes)
+    return {"source": {BATCH: _range(BATCH, (1, 1, max_batch), given)} | _source(max_source, given)}
+
+
+def _source(max_source: int | None, given: list[dict[str, int]]) -> dict[str, Range]:
+    if max_source is None:
+        return {}
+    positive(max_source=max_source)
+    return {SOURCE: _range(SOURCE, (1, TUNED_SOURCE, max_source), given)}
+
+
+def _given(shapes: Shapes | None, axes: Mapping[str, tuple[int | str, ...]] | None) -> list[dict[str, int]]:
+    """What the shapes say of each named axis, for each bound."""
+    return [_sizes(bound, (shapes or {}).get(bound, {}), axes or {}) for bound in BOUNDS]
 
 
 def _sizes(bound: str, shapes: Mapping[str, tuple[int, ...]], axes: Mapping[str, tuple[int | str, ...]]):

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from archcalc.config import Attention, Block
+from archcalc.config import Attention, Block, ModelConfig, Recurrent
 from archcalc.errors import ConfigError
 from export.files import ExportError
 from export.onnx_from_torch import Functions
@@ -25,8 +25,18 @@ ROTARY_STEP = 16  # it turns heads of multiples of this many channels; others ar
 LENGTHS = ("seqlens_k", "total_sequence_length")
 
 
+def check_fusible(config: ModelConfig) -> None:
+    """Raise ExportError for a model with attention that the operator does not say."""
+    for block in config.decoder.layers if config.decoder else ():
+        if config.encoder or not _fits(block):
+            raise ExportError(
+                "target=onnxruntime: its fused attention is causal, of keys and values of one width, without sinks or "
+                "a bias by distance; this model asks for more, give --target any"
+            )
+
+
 def fused(functions: Functions) -> Functions:
-    """The same functions with fused attention. Raises: ExportError for attention that the operator does not say."""
+    """The same functions with fused attention, of a model that `check_fusible` lets pass."""
     blocks = {kind: _fused_block(function, kind) for kind, function in functions.blocks.items()}
     return replace(functions, stem=_with_lengths(functions.stem), blocks=blocks)
 
@@ -102,13 +112,8 @@ def _fused_block(function: Function, kind: Block) -> Function:
     proto.CopyFrom(function.proto)
     nodes = _Nodes(proto)
     attention = [node for node in proto.node if node.op_type == "Attention"]
-    if kind.self_attn is None or not kind.self_attn.dims.get("N"):
-        return function  # no attention
-    if len(attention) != 1 or not _fits(kind):
-        raise ExportError(
-            "target=onnxruntime: its fused attention is causal, of keys and values of one width, without sinks or a "
-            "bias by distance; this model asks for more, give --target any"
-        )
+    if not attention:
+        return function  # another mixer, or none
     writes = [nodes.maker(tensor, "TensorScatter") for tensor in attention[0].input[1:3]]
     heads = [attention[0].input[0], *(write.input[1] for write in writes)]
     turns = [nodes.maker(tensor, "RotaryEmbedding") for tensor in heads[:2]]
@@ -138,10 +143,12 @@ def _fused_block(function: Function, kind: Block) -> Function:
 def _fits(kind: Block) -> bool:
     """Whether the operator says what this block's attention does: a causal mask, with a window or without one."""
     mixer = kind.self_attn
-    if not isinstance(mixer, Attention) or kind.cross_attn:
+    if mixer is None or isinstance(mixer, Recurrent):
+        return True
+    if not isinstance(mixer, Attention):
         return False
-    biased = mixer.alibi or mixer.relative_buckets is not None or mixer.attention_chunk_size
-    return not biased and mixer.v_head_dim in (None, mixer.head_dim)
+    asks = mixer.alibi or mixer.relative_buckets is not None or mixer.attention_chunk_size or mixer.sinks
+    return not asks and mixer.v_head_dim in (None, mixer.head_dim)
 
 
 def _attributes(mixer: Attention) -> dict:

@@ -27,7 +27,8 @@ def generate(
 
     Args:
         engine: of `export.runtimes`.
-        prompt_ids: B rows of token ids, not empty, of any lengths: padded behind, and the padding overwritten.
+        prompt_ids: B rows of token ids, not empty, of any lengths: padded behind, and the padding overwritten,
+            or in front where the build says so.
         sampler: makes ids [B] of logits [B, V]; see models.sampling. The logits are overwritten after the step.
     Raises: ConfigError, before the first token, if a prompt is empty, an id is unknown to the model, or prompt and
         new tokens do not fit into the engine's cache.
@@ -39,7 +40,8 @@ def generate(
     if unknown is not None:
         raise ConfigError(f"prompt_ids: id {unknown}, but vocab_size={vocabulary}; is this the model's tokenizer?")
     lengths_B = np.array([len(ids) for ids in prompt_ids])
-    check_fits(lengths_B, max_new_tokens - 1, engine.capacity)  # the last token is not read
+    ends_B = np.full_like(lengths_B, lengths_B.max()) if engine.build.pads_in_front else lengths_B
+    check_fits(ends_B, max_new_tokens - 1, engine.capacity)  # the last token is not read
     return _generate(engine, prompt_ids, lengths_B, max_new_tokens, frozenset(eos), sampler)
 
 
@@ -59,10 +61,14 @@ def greedy(engine, prompt_ids: list[list[int]], max_new_tokens: int, eos: int | 
 
 def _generate(engine, prompt_ids, lengths_B, max_new_tokens, eos, sampler) -> Iterator[list[int | None]]:
     batch, longest = len(prompt_ids), int(lengths_B.max())
-    ids_BT = np.array([ids + [0] * (longest - len(ids)) for ids in prompt_ids])
-    positions_BT = np.tile(np.arange(longest), (batch, 1))
+    padding_B = longest - lengths_B if engine.build.pads_in_front else np.zeros_like(lengths_B)  # in front of a row
+    ids_BT = np.zeros((batch, longest), np.int64)
+    for row, ids, padding in zip(ids_BT, prompt_ids, padding_B, strict=True):
+        row[padding : padding + len(ids)] = ids
+    positions_BT = np.arange(longest) - padding_B[:, None]
     cache = engine.new_cache(batch)
-    logits_B1V = engine.run(ids_BT, positions_BT, positions_BT[:, 0], lengths_B[:, None] - 1, cache)
+    last_B1 = (padding_B + lengths_B)[:, None] - 1
+    logits_B1V = engine.run(ids_BT, positions_BT, np.zeros_like(lengths_B), last_B1, cache)
     step = engine.bind(batch, 1, 1, cache)
     only_B1 = np.zeros((batch, 1), np.int64)  # a step's one token gets logits
     running = [True] * batch
@@ -75,7 +81,7 @@ def _generate(engine, prompt_ids, lengths_B, max_new_tokens, eos, sampler) -> It
             return
         yield [token if on else None for on, token in zip(running, tokens, strict=True)]
         if more:
-            logits_B1V = step(chosen_B[:, None], lengths_B[:, None], lengths_B, only_B1)
+            logits_B1V = step(chosen_B[:, None], lengths_B[:, None], padding_B + lengths_B, only_B1)
             lengths_B = lengths_B + 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 from math import prod
@@ -52,7 +53,20 @@ def count_flops(path: Path, sizes: dict[str, int]) -> int:
             if axis.dim_param:
                 axis.dim_value = sizes[axis.dim_param]  # clears dim_param: they are one field
     del model.graph.value_info[:]
+    _declare_fused(model.graph, sizes.get("keys"))
     return _model_flops(model)
+
+
+def _declare_fused(graph: onnx.GraphProto, keys: int | None) -> None:
+    """Say what inference does not know of fused attention: its result's shape, and how many keys it multiplies."""
+    inputs = {v.name: [axis.dim_value for axis in v.type.tensor_type.shape.dim] for v in graph.input}
+    batch, tokens = inputs.get("input_ids", (0, 0))
+    for node in (node for node in graph.node if node.op_type == FUSED):
+        given = {attribute.name: attribute.i for attribute in node.attribute}
+        _, _, capacity, width = inputs[node.input[3]]
+        node.attribute.append(helper.make_attribute("keys", keys or capacity))
+        shape = [batch, tokens, given["num_heads"] * width]
+        graph.value_info.append(helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, shape))
 
 
 def _compute_each_choice(function: onnx.FunctionProto) -> None:
@@ -86,13 +100,24 @@ def _model_flops(model: onnx.ModelProto) -> int:
     """FLOPs of the products of a graph whose inputs have known shapes."""
     for value in model.graph.output:
         value.type.tensor_type.ClearField("shape")
-    graph = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True).graph
+    infer = functools.partial(onnx.shape_inference.infer_shapes, data_prop=True, strict_mode=True)
+    graph = infer(_with_numbers_as_shapes(infer(model))).graph
     shapes = {t.name: list(t.dims) for t in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         axes = value.type.tensor_type.shape.dim
         shapes[value.name] = [axis.dim_value if axis.HasField("dim_value") else 0 for axis in axes]
     scans = sum(_scan_flops(node, shapes, graph, model.opset_import) for node in graph.node if node.op_type == "Scan")
     return scans + sum(_node_flops(node, shapes) for node in graph.node if node.op_type != "Scan")
+
+
+def _with_numbers_as_shapes(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The graph, in place, with Unsqueeze for each Reshape of a number: inference knows what comes out of that."""
+    numbers = {value.name for value in model.graph.value_info if not value.type.tensor_type.shape.dim}
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["only_axis"], value_ints=[0]))
+    for node in model.graph.node:
+        if node.op_type == "Reshape" and node.input[0] in numbers:
+            node.CopyFrom(helper.make_node("Unsqueeze", [node.input[0], "only_axis"], list(node.output)))
+    return model
 
 
 def _node_flops(node: onnx.NodeProto, shapes: dict[str, list[int]]) -> int:

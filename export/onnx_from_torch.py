@@ -106,16 +106,17 @@ class Tracer:
     Args:
         dtype: of weights, activations and cache.
         capacity: tokens a sequence that the cache holds; None in a stack that keeps nothing.
+        kernels: what the five kernels of `models.kernels` become.
     """
 
     part = "decoder"
 
-    def __init__(self, config: ModelConfig, dtype: torch.dtype, capacity: int | None):
-        self.config, self.dtype, self.capacity = config, dtype, capacity
-        self.model: Model = skeleton(config, kernels=OnnxKernels, dtype=dtype)
+    def __init__(self, config: ModelConfig, dtype: torch.dtype, capacity: int | None, kernels: type = OnnxKernels):
+        self.config, self.dtype, self.capacity, self.kernels = config, dtype, capacity, kernels
+        self.model: Model = skeleton(config, kernels=kernels, dtype=dtype)
         self.stack: Stack = getattr(self.model, self.part, self.model)
         self.blocks = config.stacks[self.part].layers
-        self._key = type(self), config, dtype, capacity
+        self._key = type(self), config, dtype, capacity, kernels
 
     def __eq__(self, other) -> bool:
         return isinstance(other, Tracer) and self._key == other._key
@@ -225,7 +226,7 @@ class Tracer:
 
         def run(x_BTD, *rest):
             tensors, values = rest[: len(past)], dict(zip(context, rest[len(past) :], strict=True))
-            kept = Past(tensors, values["write_indices"], kernels=OnnxKernels) if past else None
+            kept = Past(tensors, values["write_indices"], kernels=self.kernels) if past else None
             first = [values["first_values"]] if "first_values" in values else []
             if layer.skip is not None:
                 x_BTD = x_BTD + layer.skip.weight * values["skip"]
@@ -264,7 +265,7 @@ class Tracer:
         return Functions(self.stem(), blocks, self.head(), experts=experts)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=32)
 def traced(tracer: Tracer) -> Functions:
     """All parts, kept: a trace takes a second, and builds in several precisions begin with the same ones."""
     return tracer.functions()

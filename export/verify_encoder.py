@@ -100,7 +100,7 @@ def after_source(case: Case, build: Build, engine, model: EncoderDecoder, bound:
         cross = model.encode(*source.tensors[:2])
     try:
         theirs = called(engine.encode, *source[:2])
-        error, where = _cross_error(config, theirs, cross, source.mask_BX, bound)
+        error, where = _cross_error(config, engine.source_arrays(theirs), cross, source.mask_BX, bound)
     except ArchcalcError as problem:
         return CaseResult(case, bound, stopped=str(problem))
     found = compare_case(case, build, engine.after(theirs), _After(model, cross), bound)
@@ -114,7 +114,7 @@ def _cross_error(config: ModelConfig, theirs, cross: CrossCache, mask_BX, bound:
     ours = [tensor.numpy() for layer in cross.layers for tensor in layer]
     worst, where = 0.0, ""
     for name, want in zip(cross_tensors(config), ours, strict=True):
-        got = theirs[name].astype(np.float32)
+        got = theirs[name]
         _check_shape(name, got, want)
         real = mask_BX[:, None, :, None]
         errors = bound.errors(np.where(real, got, 0), np.where(real, want, 0))

@@ -84,7 +84,7 @@ def metadata(path: str | Path) -> dict[str, Any]:
 def tensors(path: str | Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
     """Each tensor's name and a function that reads it in fp32 (so that one at a time is in memory)."""
     for tensor in _open(path).tensors:
-        yield tensor.name, lambda tensor=tensor: _decoded(tensor)
+        yield tensor.name, lambda tensor=tensor: _decoded(tensor, path)
 
 
 def outlines(path: str | Path) -> Iterator[tuple[str, Callable[[], torch.Tensor]]]:
@@ -104,15 +104,17 @@ def _shape(tensor) -> tuple[int, ...]:
     return shape
 
 
-def _decoded(tensor) -> torch.Tensor:
+def _decoded(tensor, path: str | Path) -> torch.Tensor:
     """The weights of a tensor in fp32, decoded some rows at a time."""
     import gguf
 
-    shape = _shape(tensor)
+    shape, data = _shape(tensor), tensor.data
+    # Mapped for itself: what is read of the reader's own map would stay in memory as long as that.
+    mapped = np.memmap(path, np.uint8, "r", tensor.data_offset, data.nbytes)
+    rows = mapped.view(data.dtype).reshape(-1, data.shape[-1])
     # Memory of its own pages goes back at once, where the allocator would keep some tensors' worth for later.
     found = np.frombuffer(mmap(-1, 4 * math.prod(shape)), dtype=np.float32).reshape(shape)
-    rows, weights = tensor.data.reshape(-1, tensor.data.shape[-1]), found.reshape(-1, shape[-1])
-    step = max(1, AT_ONCE // shape[-1])
+    weights, step = found.reshape(-1, shape[-1]), max(1, AT_ONCE // shape[-1])
     for start in range(0, len(rows), step):
         weights[start : start + step] = gguf.dequantize(rows[start : start + step], tensor.tensor_type)
     return torch.from_numpy(found)

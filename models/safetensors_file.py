@@ -58,6 +58,7 @@ def tensors(paths: list[Path]) -> Iterator[tuple[str, Callable[[], torch.Tensor]
         mapped = _Mapped(path)
         for name in mapped.names():
             yield name, lambda name=name, mapped=mapped: mapped.tensor(name)
+        mapped.close()
 
 
 class _Mapped:
@@ -74,6 +75,10 @@ class _Mapped:
         found = self._asked(lambda file: file.get_tensor(name))
         self.left -= found.nbytes
         return found
+
+    def close(self) -> None:
+        """Until it is asked again: its readers may outlive their turn."""
+        self.opened, self.left = None, 0
 
     def _asked(self, question: Callable):
         import safetensors

@@ -6,6 +6,10 @@ engine.bind(batch, tokens, logit_positions, cache) -> Callable: `run` without it
                                                                one size; the logits are valid until the next one
 engine.prepare(batch, tokens, start) -> Callable[[], None]     one pass with everything bound, for timing
 engine.cache_bytes(cache) -> int                               bytes of the bound keys and values
+
+With an encoder: source = engine.encode(source, source_mask) is what the decoder reads of sources, the last argument of
+`run` and `bind`; engine.after(source) is an engine of the interface above. An encoder alone has `run` only: see
+`encoder.EncoderEngine`.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import numpy as np
 from archcalc.errors import ConfigError, one_of
 
 if TYPE_CHECKING:
+    from archcalc.config import ModelConfig
     from export.build import Build
 
 BACKENDS = {"onnxruntime": "ONNX Runtime on a CPU", "tensorrt": "TensorRT on a GPU"}
@@ -39,31 +44,43 @@ def engines(build: Build, backend: str, compile_first: bool = False, cuda_graph:
     Args:
         compile_first: build the TensorRT plan too, for this machine's GPU and batches up to 8.
         cuda_graph: TensorRT launches a pass that is repeated as one CUDA graph.
-    Raises: ConfigError for an unknown backend, ExportError for TensorRT without a GPU, or with an encoder.
+    Raises: ConfigError for an unknown backend, ExportError for TensorRT without a GPU.
     """
     check_backend(backend)
-    if build.config.encoder:
-        if backend != "onnxruntime":
-            from export.expressible import check_decoder_alone
-
-            check_decoder_alone(build.config, f"backend={backend}")
-        from export.runtimes.encoder import EncoderDecoderEngine, EncoderEngine
-
-        kind = EncoderDecoderEngine if build.config.decoder else EncoderEngine
-        return functools.cache(functools.partial(kind, build))
     if backend == "onnxruntime":
-        from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
-
-        return functools.cache(functools.partial(OnnxRuntimeEngine, build))
+        return functools.cache(functools.partial(_onnxruntime_kind(build.config), build))
     from export.engine_from_onnx import build_engine
-    from export.runtimes.tensorrt_ import TensorRTEngine
 
-    def opened(capacity: int) -> TensorRTEngine:
-        if compile_first:
+    kind = _tensorrt_kind(build.config)
+    if compile_first and build.config.encoder:
+        build_engine(build, None, max_batch=8)
+
+    def opened(capacity: int | None) -> Any:
+        if compile_first and capacity:
             build_engine(build, capacity, max_batch=8)
-        return TensorRTEngine(build, capacity, cuda_graph=cuda_graph)
+        return kind(build, capacity, cuda_graph=cuda_graph)
 
     return functools.cache(opened)
+
+
+def _onnxruntime_kind(config: ModelConfig) -> type:
+    if not config.encoder:
+        from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
+
+        return OnnxRuntimeEngine
+    from export.runtimes.encoder import EncoderDecoderEngine, EncoderEngine
+
+    return EncoderDecoderEngine if config.decoder else EncoderEngine
+
+
+def _tensorrt_kind(config: ModelConfig) -> type:
+    if not config.encoder:
+        from export.runtimes.tensorrt_ import TensorRTEngine
+
+        return TensorRTEngine
+    from export.runtimes.tensorrt_encoder import TensorRTEncoder, TensorRTEncoderDecoder
+
+    return TensorRTEncoderDecoder if config.decoder else TensorRTEncoder
 
 
 def check_fits(write_indices: np.ndarray, tokens: int, capacity: int) -> None:

@@ -26,7 +26,7 @@ AGAIN = "build the engine again"
 log = logging.getLogger(__name__)
 
 
-def read_engine(build: Build, capacity: int, trt: ModuleType, device: Gpu) -> tuple[bytes, EngineInfo]:
+def read_engine(build: Build, capacity: int | None, trt: ModuleType, device: Gpu) -> tuple[bytes, EngineInfo]:
     """The plan's bytes, checked: TensorRT never gets a plan of another build, package, version or GPU.
 
     Raises: ExportError saying what differs and to build the engine again.
@@ -105,7 +105,7 @@ class Session:
     close: Callable[[], None] = lambda: None
 
 
-def open_session(build: Build, capacity: int, device: Gpu, cuda_graph: bool = True) -> Session:
+def open_session(build: Build, capacity: int | None, device: Gpu, cuda_graph: bool = True) -> Session:
     """Open the build's plan for this GPU.
 
     Args:

@@ -166,7 +166,7 @@ def test_a_graph_that_names_another_data_file_is_refused(copied, location, where
         ({"capacities": []}, "capacities=0"),
         ({"weights": None}, "incomplete"),
         ({"weights": {"kind": "pickle"}}, "weights.kind='pickle'"),
-        ({"files": {WEIGHTS: {"bytes": "1", "sha256": 1}}}, "incomplete"),
+        ({"files": {graph_name(16): {"bytes": "1", "sha256": 1}}}, "incomplete"),
         ({"files": None}, "incomplete"),
         ({"config": None}, "object of config.json keys"),
         ({"precision": "fp7"}, "precision='fp7'"),

@@ -6,35 +6,31 @@ import pytest
 import torch
 
 from archcalc.hf import config_from_keys
-from export.as_stored import as_stored
 from export.build import build
 from export.mixture import ROWS
 from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 from models import build as random_model
 
-EXPERTS = 5
+IDLE = (3, 4)  # of five experts
 KEYS = {
-    "model_type": "mixtral", "vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "intermediate_size": 64, "max_position_embeddings": 256, "num_local_experts": EXPERTS,
-    "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e4, "tie_word_embeddings": False,
-    "hidden_act": "silu",
+    "model_type": "glm4_moe", "vocab_size": 31, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 8, "intermediate_size": 64, "max_position_embeddings": 256,
+    "n_routed_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "n_shared_experts": 1, "n_group": 1,
+    "topk_group": 1, "first_k_dense_replace": 0, "routed_scaling_factor": 1.5, "rms_norm_eps": 1e-5,
+    "rope_theta": 1e4, "tie_word_embeddings": False, "num_nextn_predict_layers": 0,
 }  # fmt: skip
 TOKENS = 3 * ROWS  # blocks of an expert: none, one or several
-TARGETS = ("any", "onnxruntime")
 
 
-def _model(seed: int = 1):
-    return random_model(config_from_keys(KEYS, name="mixture"), seed=seed)
-
-
-def _chosen(model, ids_BT) -> set[int]:
-    """The experts that a pass uses."""
-    found = []
+def _model(broken: bool):
+    """The same weights each time; two experts that no token goes to, whose weights are no numbers if `broken`."""
+    model = random_model(config_from_keys(KEYS, name="mixture"), seed=1)
     mlp = model.layers[0].mlp
-    handle = mlp.register_forward_pre_hook(lambda module, inputs: found.append(module.route(inputs[0].flatten(0, 1))[1]))
-    model(torch.from_numpy(ids_BT))
-    handle.remove()
-    return set(found[0].flatten().tolist())
+    mlp.correction_bias[list(IDLE)] = -1e4
+    for expert in IDLE if broken else ():
+        for parameter in mlp.experts[expert].parameters():
+            parameter.fill_(float("nan"))
+    return model
 
 
 def _run(engine, ids_BT) -> np.ndarray:
@@ -43,30 +39,30 @@ def _run(engine, ids_BT) -> np.ndarray:
     return engine.run(ids_BT, positions_BT, np.zeros(batch, np.int64), positions_BT, engine.new_cache(batch))
 
 
-@pytest.fixture(scope="module", params=TARGETS)
-def made(request, tmp_path_factory):
-    """(a build with experts 3 and 4 that nobody may read, the model with those in order)."""
-    model, broken = _model(), _model()
-    for one in (model, broken):
-        one.layers[0].mlp.router.weight[3:] = -one.layers[0].mlp.router.weight[:2].abs() - 9
-        one.layers[0].mlp_norm.weight.fill_(1.0)
-    for expert in broken.layers[0].mlp.experts[3:]:
-        for parameter in expert.parameters():
-            parameter.fill_(float("nan"))
-    folder = tmp_path_factory.mktemp("mixture") / "build"
+@pytest.fixture(scope="module", params=["any", "onnxruntime"])
+def engine(request, tmp_path_factory):
+    broken, folder = _model(broken=True), tmp_path_factory.mktemp("mixture") / "build"
     origin = {"kind": "random", "seed": 1}
-    return build(model.config, folder, "fp32", (128,), broken, origin, target=request.param), model
+    made = build(broken.config, folder, "fp32", (TOKENS,), broken, origin, target=request.param)
+    return OnnxRuntimeEngine(made, TOKENS)
 
 
 @pytest.mark.parametrize(("batch", "tokens"), [(1, 1), (2, 1), (1, TOKENS), (2, ROWS + 1)])
-def test_an_idle_expert_is_not_read(made, batch, tokens):
-    """Its weights are no numbers, and a product with them would be none either."""
-    built, model = made
-    rows = np.random.default_rng(0).integers(0, 31, (batch, 128))
-    with torch.no_grad():
-        usable = [ids for ids in rows if not _chosen(model, ids[None, :1]) & {3, 4}]
-        ids_BT = np.stack([ids[:tokens] for ids in usable[:batch]])
-        assert _chosen(model, ids_BT).isdisjoint({3, 4})
-        expected = model(torch.from_numpy(ids_BT)).numpy()
-    got = _run(OnnxRuntimeEngine(built, 128), ids_BT)
+@torch.no_grad()
+def test_an_idle_expert_is_not_read(engine, batch, tokens):
+    """A product with its weights would be no number."""
+    ids_BT = np.random.default_rng(0).integers(0, 31, (batch, tokens))
+    expected = _model(broken=False)(torch.from_numpy(ids_BT)).numpy()
+    got = _run(engine, ids_BT)
     assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+def test_the_experts_are_quantized_and_the_router_is_not(tmp_path):
+    config = _model(broken=False).config
+    made = build(config, tmp_path / "build", "int4", (8,))
+    names = {tensor.name for tensor in onnx.load(made.graph(8), load_external_data=False).graph.initializer}
+    mlp = "layers.0.mlp."
+    integers = {f"{mlp}experts.{e}.{part}_proj.weight.int4" for e in range(5) for part in ("gate", "up", "down")}
+    assert integers <= names
+    assert {f"{mlp}router.weight", f"{mlp}correction_bias"} <= names
+    assert not any(name.startswith(f"{mlp}router") and ".int" in name for name in names)
