@@ -7,6 +7,7 @@ TensorRT allows no shape to depend on that. So there are two forms.
 expert runs over its blocks, none if no token chose it. A pass of one token multiplies what it must, a long one fills
 up half a block an expert, on average.
 `onnxruntime`: tokens sorted by expert, then split: nothing is filled up, and a product of no rows costs nothing.
+Quantized experts always have this form: ONNX Runtime 1.32 loads no graph with grouped integers in a Loop.
 Source: ONNX operator specifications of Loop, ScatterND, GatherND and Split (opset 24).
 """
 
@@ -53,7 +54,7 @@ def linked(
     """
     if not functions.experts:
         return functions, forms
-    make, composed, blocks, forms = FORMS[target], [], dict(functions.blocks), dict(forms)
+    make, composed, blocks, forms = _split if forms else FORMS[target], [], dict(functions.blocks), dict(forms)
     numbers = {mixture: number for number, mixture in enumerate(functions.experts)}
     for mixture, expert in functions.experts.items():
         composed.append(make(f"{EXPERTS}{numbers[mixture]}", mixture, expert))
@@ -75,26 +76,35 @@ def _weights(mixture: MixtureOfExperts, expert: Function) -> list[str]:
 
 def _with_experts(block: Function, name: str, mixture: MixtureOfExperts, expert: Function) -> Function:
     """The block with its placeholder turned into a call of `name`."""
-    weights, proto = _weights(mixture, expert), onnx.FunctionProto()
-    proto.CopyFrom(block.proto)
-    for node in proto.node:
-        if node.domain == DOMAIN:
-            node.op_type = name
-            node.input.extend(weights)
-    proto.input.extend(weights)
-    proto.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    weights, old = _weights(mixture, expert), block.proto
+    nodes, place = list(old.node), next(index for index, node in enumerate(old.node) if node.domain == DOMAIN)
+    inputs = [*nodes.pop(place).input, *map(_passed, weights)]
+    call = helper.make_node(name, inputs, list(old.node[place].output), domain=DOMAIN)
+    nodes[place:place] = [*_passing(weights), call]
+    imports = [*old.opset_import, helper.make_opsetid(DOMAIN, 1)]
+    proto = helper.make_function(DOMAIN, old.name, [*old.input, *weights], list(old.output), nodes, imports)
     return Function(proto, (*block.weights, *weights))
+
+
+def _passed(weight: str) -> str:
+    return f"{weight}.passed"
+
+
+def _passing(weights: list[str]) -> list[onnx.NodeProto]:
+    """Nodes that say of integers passed on that they may be of 4 bits: ONNX Runtime asks each function's own nodes."""
+    return [helper.make_node("Identity", [weight], [_passed(weight)]) for weight in weights]
 
 
 def _function(name: str, mixture: MixtureOfExperts, expert: Function, nodes: Nodes) -> Function:
     """Experts(x [t, D], shares [t, A], chosen [t, A], weights of all) to y [t, D]."""
-    inputs = ["x", "shares", "chosen", *_weights(mixture, expert)]
+    weights = _weights(mixture, expert)
+    inputs, every = ["x", "shares", "chosen", *weights], [*_passing(weights), *nodes.list]
     imports = [helper.make_opsetid("", OPSET), helper.make_opsetid(DOMAIN, 1)]
-    return Function(helper.make_function(DOMAIN, name, inputs, ["y"], nodes.list, imports), ())
+    return Function(helper.make_function(DOMAIN, name, inputs, ["y"], every, imports), ())
 
 
 def _call(nodes: Nodes, expert: Function, index: int, x: str) -> str:
-    weights = [f"{PREFIX}{index}.{weight}" for weight in expert.weights]
+    weights = [_passed(f"{PREFIX}{index}.{weight}") for weight in expert.weights]
     return nodes(expert.name, x, *weights, domain=DOMAIN)
 
 

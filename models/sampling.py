@@ -88,15 +88,14 @@ class Sampler:
         return ids_BC, weights_BC
 
     def __call__(self, logits_BV: torch.Tensor) -> torch.Tensor:
-        """The next token of each row, [B]. Raises: ArchcalcError for logits that are not finite.
+        """The next token of each row, [B]: where one uniform number falls among the probabilities, laid end to end.
 
-        It is the first to arrive of exponential waiting times with the probabilities as rates, and so the token that
-        `torch.multinomial` draws with this generator; but logarithms are taken only where a token can be drawn.
+        Raises: ArchcalcError for logits that are not finite.
         """
         if self.temperature == 0:
             return likeliest(logits_BV)
         ids_BC, weights_BC = self._weights(logits_BV)
-        uniform_BV = torch.rand(logits_BV.shape, dtype=torch.float64, generator=self._generator).numpy()
-        waits_BC = -np.log(1 - np.take_along_axis(uniform_BV, ids_BC, -1))
-        first_B1 = (weights_BC / np.maximum(waits_BC, 2.0**-53)).argmax(-1, keepdims=True)  # no wait is 0
+        ends_BC = weights_BC.cumsum(-1)
+        uniform_B1 = torch.rand(len(ends_BC), 1, dtype=torch.float64, generator=self._generator).numpy()
+        first_B1 = (ends_BC > uniform_B1 * ends_BC[:, -1:]).argmax(-1, keepdims=True)  # never a weight of 0
         return torch.from_numpy(np.take_along_axis(ids_BC, first_B1, -1)[:, 0]).to(logits_BV.device)

@@ -80,8 +80,6 @@ def test_verify_of_a_wrong_build_exits_with_1(tiny, tmp_path, capsys):
     ("argv", "message"),
     [
         (["build", "--preset", "llama3-8"], "did you mean llama3-8b?"),
-        (["build", "--preset", "mixtral-8x7b"], "mixture of experts"),
-        (["check", "--preset", "mixtral-8x7b"], "mixture of experts"),
         (["check", "--preset", "transformer-base"], "check knows no model with an encoder yet"),
         (["build", "--preset", "llama3.1-405b"], "its weights take 1.623 TB in fp32, this machine has"),
         (["build", "--preset", "tiny-decoder", "--weights", "nowhere.gguf"], "weights=nowhere.gguf: no such file"),

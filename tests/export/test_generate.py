@@ -228,6 +228,18 @@ def plainly(sampler: Sampler, logits_BV: torch.Tensor) -> torch.Tensor:
     return logits_BV.softmax(-1)
 
 
+def drawn(probabilities_BV: torch.Tensor, generator: torch.Generator, settings: dict) -> torch.Tensor:
+    """Where a uniform number falls among probabilities laid end to end: by id, or heaviest first where top_p sorts."""
+    order_BV = torch.arange(probabilities_BV.shape[-1]).expand_as(probabilities_BV)
+    if settings.get("top_p", 1) < 1:
+        order_BV = probabilities_BV.argsort(descending=True, stable=True)
+    ends_BV = probabilities_BV.gather(-1, order_BV).cumsum(-1)
+    uniform_B1 = torch.rand(len(ends_BV), 1, dtype=torch.float64, generator=generator)
+    return order_BV.gather(-1, torch.searchsorted(ends_BV, uniform_B1, right=True).clamp(max=len(order_BV[0]) - 1))[
+        :, 0
+    ]
+
+
 SETTINGS = (
     {},
     {"temperature": 0.8, "top_p": 0.95},
@@ -250,7 +262,7 @@ def test_what_is_drawn_is_what_the_definition_draws(settings, size):
         found_BV = sampler.probabilities(logits_BV)
         torch.testing.assert_close(found_BV, expected_BV, rtol=1e-12, atol=0)
         assert torch.equal(found_BV > 0, expected_BV > 0)
-        assert torch.equal(sampler(logits_BV), expected_BV.multinomial(1, generator=generator)[:, 0])
+        assert torch.equal(sampler(logits_BV), drawn(expected_BV, generator, settings))
 
 
 def test_among_equal_tokens_the_nucleus_has_the_fewest_and_the_first():

@@ -115,3 +115,15 @@ def test_a_build_remembers_its_precision(tmp_path):
 def test_a_precision_that_is_none_is_refused(name, options, message):
     with pytest.raises(ConfigError, match=message):
         export_precision(name, **options)
+
+
+def test_bf16_is_computed_in_fp32_where_there_are_no_such_products(tmp_path):
+    config = preset("tiny-decoder", {"tie_word_embeddings": True})
+    model, origin = reference(config, "random")
+    made = build(config, tmp_path / "build", "bf16", (32,), model, origin)
+    engine = OnnxRuntimeEngine(made, 32)
+    verdict = verify(made, engine, model, steps=8)
+    assert verdict.passed, verdict.problems
+    assert 1e-3 < verdict.worst_logits < verdict.tolerance  # weights and cache are rounded to 8 bits
+    assert engine.new_cache(1)[0].dtype == made.precision.numpy
+    assert [row for row in exact(made, engine) if not row.passed] == []

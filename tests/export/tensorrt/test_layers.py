@@ -128,7 +128,7 @@ def plan_of(path, change, capacity=16) -> bytes | None:
     network, parser = _parse(trt, log, builder, path)
     change(network)
     config = _builder_config(trt, builder, trt.ComputeCapability.SM89, EngineSettings(builder_optimization_level=0))
-    for ranges in profiles(capacity, 2, 8):
+    for ranges in profiles(capacity, 2, 8).values():
         add_profile(builder, network, config, ranges)
     plan = builder.build_serialized_network(network, config)
     del parser

@@ -5,7 +5,7 @@ from engines import CAPACITY
 
 from archcalc.errors import ConfigError
 from export.engine_from_onnx import build_engine
-from export.engine_profiles import input_axes, profiles
+from export.engine_profiles import input_axes, profiles, source_profiles
 from export.files import ExportError
 
 AXES = {
@@ -15,10 +15,10 @@ AXES = {
 
 
 def test_from_sizes():
-    decode, prefill = profiles(4096, 2, 4096)
+    decode, prefill = profiles(4096, 2, 4096).values()
     assert decode == {"batch": (1, 1, 2), "tokens": (1, 1, 1), "logit_positions": (1, 1, 1)}
     assert prefill == {"batch": (1, 1, 2), "tokens": (1, 512, 4096), "logit_positions": (1, 1, 4096)}
-    assert profiles(64, 2, 8)[1]["tokens"] == (1, 8, 8)
+    assert profiles(64, 2, 8)["prefill"]["tokens"] == (1, 8, 8)
 
 
 def test_from_shapes():
@@ -27,13 +27,34 @@ def test_from_shapes():
         "optShapes": {"input_ids": (2, 32)},
         "maxShapes": {"input_ids": (8, 48), "logit_indices": (8, 4), "past_key_values.0.key": (8, 2, 64, 16)},
     }
-    decode, prefill = profiles(64, 4, 64, shapes, AXES)
+    decode, prefill = profiles(64, 4, 64, shapes, AXES).values()
     assert prefill == {"batch": (1, 2, 8), "tokens": (2, 32, 48), "logit_positions": (1, 1, 4)}
     assert decode == {"batch": (1, 2, 8), "tokens": (1, 1, 1), "logit_positions": (1, 1, 1)}
-    _, prefill = profiles(64, 4, 64, {"maxShapes": {"input_ids": (3, 16)}}, AXES)
+    prefill = profiles(64, 4, 64, {"maxShapes": {"input_ids": (3, 16)}}, AXES)["prefill"]
     assert prefill == {"batch": (1, 1, 3), "tokens": (1, 16, 16), "logit_positions": (1, 1, 16)}
-    _, prefill = profiles(64, 4, 64, {"minShapes": {"write_indices": (3,)}}, AXES)
+    prefill = profiles(64, 4, 64, {"minShapes": {"write_indices": (3,)}}, AXES)["prefill"]
     assert prefill["batch"] == (3, 3, 4)
+
+
+READS = AXES | {"source_mask": ("batch", "source_tokens"), "cross.0.key": ("batch", 4, "source_tokens", 16)}
+
+
+def test_of_a_source():
+    """Both plans have one range of sources, whatever a prompt's tokens are."""
+    for profile in profiles(64, 2, 8, axes=READS, max_source=400).values():
+        assert profile["source_tokens"] == (1, 128, 400)
+    assert source_profiles(2, 400) == {"source": {"batch": (1, 1, 2), "source_tokens": (1, 128, 400)}}
+    assert source_profiles(2, None) == {"source": {"batch": (1, 1, 2)}}  # of one length, which the graph has
+    shapes = {"optShapes": {"source_mask": (2, 30)}, "maxShapes": {"input_ids": (3, 16), "source_mask": (3, 90)}}
+    expected = {"batch": (1, 2, 3), "source_tokens": (1, 30, 90)}
+    assert source_profiles(2, 400, shapes, READS) == {"source": expected}
+    assert profiles(64, 2, 8, shapes, READS, 400)["decode"] == expected | {
+        "tokens": (1, 1, 1), "logit_positions": (1, 1, 1),
+    }  # fmt: skip
+    with pytest.raises(ExportError, match="axis source_tokens is 90 elsewhere, 91 here"):
+        source_profiles(2, 400, {"maxShapes": {"source_mask": (3, 90), "cross.0.key": (3, 4, 91, 16)}}, READS)
+    with pytest.raises(ConfigError, match="max_source=0"):
+        source_profiles(2, 0)
 
 
 @pytest.mark.parametrize(

@@ -81,7 +81,7 @@ class CpuContext:
 def on_cpu(builds):
     """(engine, context, ONNX Runtime over the same graph)."""
     opened = builds["llama-fp32"]
-    ranges = json.loads(json.dumps(dict(zip(("decode", "prefill"), profiles(CAPACITY, 2, 8), strict=True))))
+    ranges = json.loads(json.dumps(profiles(CAPACITY, 2, 8)))
     context = CpuContext(opened)
     info = engine_from_onnx.EngineInfo(opened.folder / "x.plan", {"profiles": ranges})
     session = Session(info, context, CpuStream())
