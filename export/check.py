@@ -17,7 +17,7 @@ from export.generate import greedy
 from export.precision import ExportPrecision
 from export.reference import described, reference, weights_file
 from export.runtimes import BACKENDS, check_backend, engines
-from export.verify import Verdict, verify
+from export.verify import Verdict, verify_both
 from models.generate import greedy as greedy_torch
 from models.gguf_file import WeightsError
 from models.provenance import made
@@ -30,13 +30,13 @@ NEW_TOKENS = 64
 class Check:
     """Everything that a check found; `problems` is empty if all of it agrees."""
 
-    verdict: Verdict
+    verdicts: list[Verdict]
     text: tuple[str, int, int] | None  # what was generated, tokens compared, tokens equal
     comparison: Comparison
 
     @property
     def problems(self) -> list[str]:
-        found = [f"verify: {problem}" for problem in self.verdict.problems]
+        found = [f"verify: {problem}" for verdict in self.verdicts for problem in verdict.problems]
         if self.text and self.text[1] != self.text[2]:
             found.append(f"greedy text: {self.text[2]} of {self.text[1]} tokens equal PyTorch's")
         return found + self.comparison.problems
@@ -66,9 +66,10 @@ def check(
     target = build(config, out / "model", precision, (longest // 4, longest), model, origin, target=target)
     give_stored_numbers(model, target)
     engine = engines(target, backend, compile_first=True)
-    verdict = verify(target, engine(longest), model)
-    text = _text(model, engine(longest), origin, weights)
-    return Check(verdict, text, compare_build(target, out / "probes", backend, engine))
+    verdicts = verify_both(target, backend, longest, model)
+    exact = engines(target, backend, exact=True)(longest) if len(verdicts) > 1 else engine(longest)
+    text = _text(model, exact, origin, weights)
+    return Check(verdicts, text, compare_build(target, out / "probes", backend, engine))
 
 
 def _text(model, engine, origin: dict[str, Any], weights: str) -> tuple[str, int, int] | None:
@@ -89,10 +90,12 @@ def _text(model, engine, origin: dict[str, Any], weights: str) -> tuple[str, int
 
 def verdict_rows(found: Check) -> list[list[Any]]:
     """Rows of what was computed, in the same columns."""
-    verdict, rows = found.verdict, []
-    for what, worst in (("logits", verdict.worst_logits), ("cache", verdict.worst_cache)):
-        inside = "within" if worst <= verdict.tolerance else "DIFFERS"
-        rows.append([f"{what} against PyTorch fp32", "", f"{worst:.2g}", inside, f"of {verdict.tolerance:g}: relative"])
+    rows = []
+    for how, verdict in zip(("", ", activations rounded"), found.verdicts, strict=False):
+        for what, worst in (("logits", verdict.worst_logits), ("cache", verdict.worst_cache)):
+            inside = "within" if worst <= verdict.tolerance else "DIFFERS"
+            why = f"of {verdict.tolerance:g}: relative"
+            rows.append([f"{what} against PyTorch fp32{how}", "", f"{worst:.2g}", inside, why])
     if found.text:
         same = "equal" if found.text[1] == found.text[2] else "DIFFERS"
         rows.append(["greedy tokens", found.text[1], found.text[2], same, "PyTorch's and the engine's"])

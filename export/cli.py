@@ -115,19 +115,20 @@ def _verify(args: argparse.Namespace) -> int:
     from archcalc.errors import ArchcalcError
     from export.as_stored import give_stored_numbers
     from export.reference import reference_of
-    from export.verify import verify
+    from export.verify import verify_both
     from export.verify_report import default_path, lines, report, write_report
 
     path, verdicts = args.json or default_path(build), []
     # Before anything runs: no older report may stand where this run is killed, and a bad path is told at once.
     write_report(path, report(build, args.backend, [], "not finished"))
     try:
-        weights, engine_of = reference_of(build.manifest, build.config, args.weights), _engine_of(args, build)
+        weights = reference_of(build.manifest, build.config, args.weights)
         give_stored_numbers(weights, build)
         for capacity in build.capacities or (None,):
-            verdicts.append(verify(build, engine_of(capacity), weights, atol=args.atol, rtol=args.rtol))
             name = f"{args.build}, cache of {capacity} tokens" if capacity else str(args.build)
-            print("\n".join(lines(verdicts[-1], name, build.precision)))
+            for verdict in verify_both(build, args.backend, capacity, weights, atol=args.atol, rtol=args.rtol):
+                verdicts.append(verdict)
+                print("\n".join(lines(verdict, name, build.precision)))
     except ArchcalcError as error:
         write_report(path, report(build, args.backend, verdicts, str(error)))
         raise

@@ -67,7 +67,7 @@ def first_divergence(build: Build, engine, model: DecoderOnly, passes: list[Pass
         return Divergence("", f"not available for this backend ({engine.name})")
     names = ["stem", *[f"layers.{i}" for i in range(len(model.layers))], "head"]
     try:
-        got = _engine_outputs(build, engine.capacity, len(model.layers), passes)
+        got = _engine_outputs(build, engine, len(model.layers), passes)
     except (ExportError, OSError) as error:
         return Divergence("", f"not available: {error}")
     last = passes[-1]
@@ -117,14 +117,18 @@ def _exposed(build: Build, capacity: int, values: list[tuple[str, list]]) -> Ite
         Path(path).unlink(missing_ok=True)
 
 
-def _engine_outputs(build: Build, capacity: int, layers: int, passes: list[Pass]) -> list[np.ndarray]:
-    """What goes into each block and out of the last one, [B, T, D], and the logits [B, R, V], of the last pass."""
+def _engine_outputs(build: Build, like, layers: int, passes: list[Pass]) -> list[np.ndarray]:
+    """What goes into each block and out of the last one, [B, T, D], and the logits [B, R, V], of the last pass.
+
+    Args:
+        like: the engine that disagreed.
+    """
     from export.runtimes.onnxruntime_ import INPUTS, OnnxRuntimeEngine
 
     values = [(f"x.{index}", [BATCH, TOKENS, build.config.hidden_size]) for index in range(layers + 1)]
     values.append(("logits", [BATCH, POSITIONS, build.config.vocab_size]))
-    with _exposed(build, capacity, values) as exposed:
-        engine = OnnxRuntimeEngine(exposed, capacity)
+    with _exposed(build, like.capacity, values) as exposed:
+        engine = OnnxRuntimeEngine(exposed, like.capacity, exact=like.exact)
     *before, last = passes
     cache = engine.new_cache(len(last.input_ids))
     for one in before:

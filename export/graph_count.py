@@ -77,6 +77,7 @@ def _compute_each_choice(function: onnx.FunctionProto) -> None:
     x, shares = function.input[:2]
     constants = {"after_tokens": 1, "last": -1}
     nodes = [
+        *(node for node in function.node if node.op_type == "Identity"),  # weights that are passed on
         *(helper.make_node("Constant", [], [name], value_ints=[value]) for name, value in constants.items()),
         helper.make_node("Unsqueeze", [x, "after_tokens"], ["x_t1D"]),
         helper.make_node("Unsqueeze", [shares, "last"], ["shares_tA1"]),

@@ -80,9 +80,12 @@ FORMATS = {
         float(ml_dtypes.finfo(ml_dtypes.bfloat16).max),
     ),
 }
-# Activations may be rounded to 127 steps of a group's largest before each product: half a step of it, 1/254, for a
-# product of random signs divided by the root of the terms; what is left adds up over the layers as in fp16.
-ROUNDED = "products may round activations to 8 bits, 1/254 of the largest; seven a layer add up like random steps"
+# What ONNX Runtime's products with integers cost, on top of the weights' own rounding.
+ROUNDED = 0.25
+ROUNDED_REASON = (
+    "products round activations to 1/254 of their group's largest: an eighth of the others where one of 32 is as large "
+    "as they are together, and as much again over the layers"
+)
 QUANTIZED = {
     "int8": Quantization(8, 8),
     "int8-dynamic": Quantization(8, 8, dynamic=True),
@@ -115,8 +118,13 @@ def export_precision(name: str, activations: str | None = None, group_size: int 
         if group_size not in GROUP_SIZES:
             raise ConfigError(f"group_size={group_size}: not one of {', '.join(map(str, GROUP_SIZES))}")
         scheme = replace(scheme, group_size=group_size)
-    tolerance = max(form.tolerance, 0.1)
-    return replace(form, name=name, tolerance=tolerance, reason=ROUNDED, quantization=scheme)
+    made = replace(form, name=name, quantization=scheme)
+    return rounded(made) if scheme.dynamic else made
+
+
+def rounded(kind: ExportPrecision) -> ExportPrecision:
+    """The precision as it is where products round their activations to 8 bits."""
+    return replace(kind, tolerance=max(kind.tolerance, ROUNDED), reason=ROUNDED_REASON)
 
 
 def number_format(kind: ExportPrecision) -> Precision:

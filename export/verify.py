@@ -11,7 +11,7 @@ activation of the fp32 model is also held against the largest number of the expo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -21,11 +21,15 @@ from archcalc.errors import ArchcalcError
 from export.build import Build
 from export.divergence import Divergence, first_divergence
 from export.overflow import LargestActivation
+from export.precision import rounded
+from export.runtimes import engines
 from export.tolerance import Tolerance
 from export.verify_cases import STEPS, Case, Pass, cases, reference_pass
 from models import DecoderOnly
 from models.cache import Cache
 from models.progress import progress
+
+ROUNDED_STEPS = 8  # decode passes of a case that only shows what rounding costs
 
 
 @dataclass
@@ -132,6 +136,19 @@ def verify(
         verdict.divergence = first_divergence(build, engine, model, passes, bound)
         verdict.problems.append(f"first diverging layer: {verdict.divergence} ({failed.case.name})")
     return verdict
+
+
+def verify_both(build: Build, backend: str, capacity: int | None, model, **bounds) -> list[Verdict]:
+    """`verify` of the engine and, where ONNX Runtime rounds activations to multiply integers, of one that does not.
+
+    The second shows that the graph is right, by the tolerance of its activations; the first what rounding costs.
+    """
+    scheme = build.precision.quantization
+    if backend != "onnxruntime" or scheme is None or scheme.dynamic:
+        return [verify(build, engines(build, backend)(capacity), model, **bounds)]
+    exact = verify(build, engines(build, backend, exact=True)(capacity), model, **bounds)
+    rounding = replace(build, precision=rounded(build.precision))
+    return [exact, verify(rounding, engines(build, backend)(capacity), model, steps=ROUNDED_STEPS, **bounds)]
 
 
 def comparison(build: Build, engine, steps: int) -> tuple[list[Case], Callable]:

@@ -38,17 +38,20 @@ def check_backend(backend: str) -> None:
         this_gpu()
 
 
-def engines(build: Build, backend: str, compile_first: bool = False, cuda_graph: bool = True) -> Callable[[int], Any]:
+def engines(
+    build: Build, backend: str, compile_first: bool = False, cuda_graph: bool = True, exact: bool = False
+) -> Callable[[int], Any]:
     """A function from a capacity (tokens) to the engine of that graph, each opened once.
 
     Args:
         compile_first: build the TensorRT plan too, for this machine's GPU and batches up to 8.
         cuda_graph: TensorRT launches a pass that is repeated as one CUDA graph.
+        exact: ONNX Runtime does not round activations to multiply them with integers.
     Raises: ConfigError for an unknown backend, ExportError for TensorRT without a GPU.
     """
     check_backend(backend)
     if backend == "onnxruntime":
-        return functools.cache(functools.partial(_onnxruntime_kind(build.config), build))
+        return functools.cache(functools.partial(_onnxruntime_kind(build.config), build, exact=exact))
     from export.engine_from_onnx import build_engine
 
     kind = _tensorrt_kind(build.config)

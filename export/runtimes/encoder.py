@@ -17,9 +17,9 @@ class EncoderEngine:
 
     name = "onnxruntime"
 
-    def __init__(self, build: Build, capacity: int | None = None, threads: int | None = None):
+    def __init__(self, build: Build, capacity: int | None = None, threads: int | None = None, exact: bool = False):
         self.build, self.capacity = build, capacity
-        self.session = open_session(build.encoder, build, threads)
+        self.session = open_session(build.encoder, build, threads, exact)
 
     def run(self, source: np.ndarray, source_mask: np.ndarray, type_ids: np.ndarray | None = None) -> Source:
         """The graph's outputs by name, in the build's format.
@@ -49,9 +49,9 @@ class EncoderDecoderEngine(OnnxRuntimeEngine):
         capacity: which of the build's decoder graphs. threads: default one for each core that this process may use.
     """
 
-    def __init__(self, build: Build, capacity: int, threads: int | None = None):
-        super().__init__(build, capacity, threads)
-        self.encoder = EncoderEngine(build, threads=threads)
+    def __init__(self, build: Build, capacity: int, threads: int | None = None, exact: bool = False):
+        super().__init__(build, capacity, threads, exact)
+        self.encoder = EncoderEngine(build, threads=threads, exact=exact)
 
     def encode(self, source: np.ndarray, source_mask: np.ndarray) -> Source:
         """Run the encoder: each layer's cross keys and values [B, K, X, H], and the mask; arguments as its `run`."""

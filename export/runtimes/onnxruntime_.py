@@ -27,9 +27,11 @@ SETTINGS = {"providers": ["CPUExecutionProvider"], "disabled_optimizers": ["Cons
 INPUTS = ("input_ids", "position_ids", "write_indices", "logit_indices")
 
 
-def open_session(path: Path, build: Build, threads: int | None = None):
-    """A session of one of a build's graphs; threads: default one for each core.
+def open_session(path: Path, build: Build, threads: int | None = None, exact: bool = False):
+    """A session of one of a build's graphs.
 
+    Args:
+        threads: default one for each core. exact: activations are not rounded to multiply them with grouped integers.
     Raises: ExportError for a graph that is refused.
     """
     try:
@@ -39,8 +41,8 @@ def open_session(path: Path, build: Build, threads: int | None = None):
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads or usable_cores()
     options.log_severity_level = 3
-    # Grouped int8 and int4 weights: products in 8-bit integers, activations rounded as they come.
-    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", "4")
+    level = "1" if exact else "4"  # of products with grouped int8 and int4 weights: in fp32, or in 8-bit integers
+    options.add_session_config_entry("session.qdq_matmulnbits_accuracy_level", level)
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(build.folder))
     try:
         if build.precision.activations == "bf16":  # there are no such products on a CPU
@@ -61,14 +63,14 @@ class OnnxRuntimeEngine:
     """A graph of a build in a session.
 
     Args:
-        capacity: which of the build's graphs. threads: default one for each core that this process may use.
+        capacity: which of the build's graphs. threads, exact: of `open_session`.
     """
 
     name = "onnxruntime"
 
-    def __init__(self, build: Build, capacity: int, threads: int | None = None):
-        self.build, self.capacity = build, capacity
-        self.session = open_session(build.graph(capacity), build, threads)
+    def __init__(self, build: Build, capacity: int, threads: int | None = None, exact: bool = False):
+        self.build, self.capacity, self.exact = build, capacity, exact
+        self.session = open_session(build.graph(capacity), build, threads, exact)
         self.caches = every_state(build.config, capacity)
 
     def new_cache(self, batch: int) -> list[np.ndarray]:

@@ -22,9 +22,9 @@ from models.parity.checkpoints import tiny
 from models.parity.compare import Pair
 
 EXPRESSED = (
-    "gpt2", "gpt_neox", "gpt_neox_serial", "llama_biases_tied", "mistral", "qwen2", "qwen3", "gemma2", "gemma3_text",
-    "olmo2", "phi3", "falcon", "falcon_new", "falcon_alibi", "gptj", "opt_post_norm", "gpt_oss", "mixtral",
-    "deepseek_v2", "deepseek_v3", "glm4_moe", "qwen3_next", "mamba2", "nemotron_h",
+    "gpt2", "gpt_neox", "llama_biases_tied", "mistral", "qwen3", "gemma2", "gemma3_text", "olmo2", "phi3", "falcon",
+    "falcon_new", "falcon_alibi", "gptj", "opt_post_norm", "gpt_oss", "mixtral", "deepseek_v3", "qwen3_next", "mamba2",
+    "nemotron_h",
 )  # fmt: skip
 CAPACITY = 64
 
