@@ -14,6 +14,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import onnx
+import onnx.inliner
+
 from archcalc.files import replaced_file
 from export.build import Build
 from export.engine_caches import save_timing_cache, timing_cache_path, use_timing_cache
@@ -170,7 +173,10 @@ def _parse(trt: ModuleType, log: Log, builder, graph: Path):
     strongly_typed = trt.NetworkDefinitionCreationFlag.__members__.get("STRONGLY_TYPED")  # 11 knows nothing else
     network = builder.create_network(0 if strongly_typed is None else 1 << int(strongly_typed))
     parser = trt.OnnxParser(network, log.sink)
-    if not parser.parse_from_file(str(graph)):
+    model = onnx.load(graph, load_external_data=False)
+    if any(node.op_type == "DequantizeLinear" for function in model.functions for node in function.node):
+        model = onnx.inliner.inline_local_functions(model)  # the parser calls these layers alike in every call
+    if not parser.parse(model.SerializeToString(), str(graph)):
         error = parser.get_error(0) if parser.num_errors else None
         where = f"node {error.node_name()!r} ({error.node_operator()}): {error.desc()}" if error else log.reason()
         raise ExportError(f"{graph}: {package_name(trt)} cannot parse it, {where}; use ONNX Runtime")

@@ -113,7 +113,8 @@ def allow_decomposition(trt: ModuleType, network, capability: str) -> list[str]:
     """
     reasons = {}
     for attention in attentions(trt, network):
-        if reason := without_kernel(trt, attention.get_input(0), capability):
+        added = attention.mask is not None and attention.mask.dtype != trt.DataType.BOOL
+        if reason := "a bias" if added else without_kernel(trt, attention.get_input(0), capability):
             attention.decomposable = True
             reasons[reason] = None
     return list(reasons)

@@ -1,5 +1,6 @@
 """Graphs of the parity families: they compute the model's numbers, in as many FLOPs as the calculator derives."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -10,6 +11,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from archcalc.cost import Pass, bound, parameters, total
 from archcalc.presets import preset
 from export.build import build
+from export.engine_layers import expected_layers, layers_by_type
 from export.expressible import check_exportable
 from export.files import ExportError
 from export.generate import greedy
@@ -29,11 +31,22 @@ EXPRESSED = (
 CAPACITY = 64
 
 
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A function from a family to a pair of models and the build of ours, made once."""
+
+    @functools.cache
+    def of(name):
+        pair, out = Pair(*tiny(name)), tmp_path_factory.mktemp(name) / "build"
+        return pair, build(pair.config, out, "fp32", (CAPACITY,), pair.ours, {"kind": "random", "seed": 0})
+
+    return of
+
+
 @pytest.mark.parametrize("name", EXPRESSED)
-def test_a_graph_computes_what_the_model_does_in_as_many_flops(tmp_path, name):
+def test_a_graph_computes_what_the_model_does_in_as_many_flops(exported, name):
     """With the weights of a transformers model, so that nothing in the block is the identity."""
-    pair = Pair(*tiny(name))
-    made = build(pair.config, tmp_path / "build", "fp32", (CAPACITY,), pair.ours, {"kind": "random", "seed": 0})
+    pair, made = exported(name)
     verdict = verify(made, OnnxRuntimeEngine(made, CAPACITY), pair.ours, steps=8)
     assert verdict.problems == []
     assert verdict.tokens == verdict.tokens_agreed > 0
@@ -42,6 +55,18 @@ def test_a_graph_computes_what_the_model_does_in_as_many_flops(tmp_path, name):
         sizes = {"batch": batch, "tokens": tokens, "logit_positions": 1}
         assert count_flops(made.graph(CAPACITY), sizes) == total(run, dense=True).flops
     assert count_parameters(made.graph(CAPACITY)) == parameters(pair.config)
+
+
+@pytest.mark.parametrize("name", EXPRESSED)
+def test_tensorrt_parses_the_same_graph_and_keeps_its_layers_whole(exported, name):
+    pytest.importorskip("tensorrt_rtx", reason='needs TensorRT-RTX: pip install "archcalc[trt-rtx]"')
+    from engines import Parsed
+
+    pair, made = exported(name)
+    layers = layers_by_type(Parsed(made, CAPACITY).network)
+    assert {kind: layers[kind] for kind in expected_layers(pair.config)} == expected_layers(pair.config)
+    whole = expected_layers(pair.config)["ATTENTION_INPUT"]
+    assert (layers["SOFTMAX"] == 0) == (whole == sum(b.self_attn is not None for b in pair.config.decoder.layers))
 
 
 def test_values_and_streams_of_other_layers(tmp_path):

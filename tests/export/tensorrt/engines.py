@@ -1,8 +1,5 @@
 """Small models that engines are built from, a GPU that is not there, and a network as the parser makes it."""
 
-import runpy
-from pathlib import Path
-
 import tensorrt_rtx as trt
 
 from export.engine_from_onnx import _parse
@@ -25,11 +22,6 @@ FUSED = {  # cache updates, attentions, rotary embeddings, layer norms: counted 
     "llama-fp32": (4, 2, 4, 0),
     "gpt2-fp16": (6, 3, 0, 7),
 }
-
-
-def expressed() -> tuple[str, ...]:
-    """The families that have a graph: the list is kept where the graphs are verified."""
-    return runpy.run_path(str(Path(__file__).parents[1] / "test_parity_families.py"))["EXPRESSED"]
 
 
 class Parsed:
