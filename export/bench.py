@@ -86,7 +86,7 @@ def measure(
     rounds: int = 9,
     seconds: float = 120.0,
     *,
-    warm_up: float = WARM_UP_SECONDS,
+    warm_up: float | None = None,
     duration: float = 0.0,
     iterations: int = 1,
 ) -> list[list[tuple[float, ...]]]:
@@ -96,7 +96,7 @@ def measure(
 
     Args:
         seconds: after that long no further round begins (3 are made at least).
-        warm_up: seconds of unmeasured runs before each turn.
+        warm_up: seconds of unmeasured runs before each turn (0.08).
         duration, iterations: rounds go on, whatever `rounds` and `seconds` say, until each pass has samples of so
             many seconds in all, and so many of them.
     """
@@ -112,7 +112,7 @@ def measure(
 
     for _ in progress(wanted(), "measure"):
         for run, found in zip(passes, turns, strict=True):
-            found.append(_turn(run, warm_up))
+            found.append(_turn(run, WARM_UP_SECONDS if warm_up is None else warm_up))
     return turns
 
 
@@ -130,10 +130,12 @@ def _turn(run: Callable[[], None], warm_up: float) -> tuple[float, ...]:
 def _repeat(run: Callable[[], None], seconds: float) -> tuple[float, ...]:
     """Seconds of each run, once at least and until so much time is spent."""
     samples: list[float] = []
-    while sum(samples) <= seconds:
+    spent = 0.0
+    while spent <= seconds:
         start = time.perf_counter()
         run()
         samples.append(time.perf_counter() - start)
+        spent += samples[-1]
     return tuple(samples)
 
 
