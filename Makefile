@@ -9,10 +9,11 @@ demo: .venv/demo
 	$(BIN)/archcalc report --preset llama3-8b
 	$(BIN)/python -m export check
 
-# The calculator's tests on two cores; the others time things and want the machine to themselves.
+# On two cores, but for those of the models: they time things and want the machine to themselves.
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 tests/archcalc
-	$(BIN)/python -m pytest --ignore tests/archcalc
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/export tests/contract
+	$(BIN)/python -m pytest --ignore tests/archcalc --ignore tests/export --ignore tests/contract
 
 check: .venv/demo
 	$(BIN)/python -m export check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
@@ -15,6 +16,9 @@ from export.reference import reference
 from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 
 CAPACITY = 32
+if (worker := os.environ.get("PYTEST_XDIST_WORKER")) and hasattr(os, "sched_setaffinity"):
+    cores = sorted(os.sched_getaffinity(0))  # a core each: runtimes start as many threads as they have cores
+    os.sched_setaffinity(0, {cores[int(worker.removeprefix("gw")) % len(cores)]})
 torch.set_num_threads(1)  # tiny models: two threads beside ONNX Runtime's waiting ones are many times slower
 
 

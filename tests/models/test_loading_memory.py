@@ -35,12 +35,12 @@ def watch():
         peak[0] = max(peak[0], owned())
 
 path, fault = sys.argv[1:]
-take, kept = weights._Collected.take, []
+parts, kept = weights._Ours.parts, []
 def hoarding(self, name, read):
-    take(self, name, lambda: (kept.append(read().clone()), kept[-1])[1])
+    return parts(self, name, lambda: (kept.append(read().clone()), kept[-1])[1])
 def doubling(self, name, read):
-    take(self, name, lambda: [read().clone() for _ in range(3)][0])
-weights._Collected.take = {"": take, "hoarding": hoarding, "doubling": doubling}[fault]
+    return parts(self, name, lambda: [read().clone() for _ in range(3)][0])
+weights._Ours.parts = {"": parts, "hoarding": hoarding, "doubling": doubling}[fault]
 torch.set_num_threads(1)
 tiny = {"model_type": "gpt2", "vocab_size": 9, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 8}
 models.build(config_from_keys(tiny))  # imports what torch imports late
