@@ -33,6 +33,7 @@ def replaced_folder(path: Path, mark: str) -> Iterator[Path]:
     path = Path(os.path.abspath(path))
     if path.exists() and not (path.is_dir() and ((path / mark).is_file() or not any(path.iterdir()))):
         raise ExportError(f"out={path}: exists and holds no {mark}; give another folder, nothing was changed")
+    made = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_abandoned(path, mark)
@@ -57,6 +58,10 @@ def replaced_folder(path: Path, mark: str) -> Iterator[Path]:
         shutil.rmtree(new, ignore_errors=True)
         if path.exists():
             shutil.rmtree(old, ignore_errors=True)
+        else:
+            with contextlib.suppress(OSError):  # somebody else's by now
+                for folder in made:
+                    folder.rmdir()
 
 
 def _remove_abandoned(path: Path, mark: str) -> None:

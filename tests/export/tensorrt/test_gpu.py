@@ -5,13 +5,16 @@ import json
 import numpy as np
 import pytest
 import torch
-from engines import CAPACITY, KINDS
+from engines import BERT, CAPACITY, KINDS, T5
 
+from archcalc.hf import config_from_keys
 from export.bench import Point, bench
-from export.engine_from_onnx import build_engine
+from export.build import build
+from export.engine_from_onnx import build_engine, engine_capacities
 from export.files import ExportError
 from export.gpu_state import gpu_state
 from export.reference import reference
+from export.runtimes import engines
 from export.runtimes.tensorrt_ import TensorRTEngine, this_gpu
 from export.verify import verify
 
@@ -42,6 +45,17 @@ def test_an_engine_computes_what_pytorch_does(fresh, kind):
     build_engine(opened, CAPACITY, max_batch=8)
     verdict = verify(opened, TensorRTEngine(opened, CAPACITY), reference(opened.config, "random")[0])
     assert verdict.problems == []
+
+
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+@pytest.mark.parametrize("keys", [T5, BERT], ids=["t5", "bert"])
+def test_engines_with_an_encoder_compute_what_pytorch_does(tmp_path, keys, precision):
+    config = config_from_keys(keys, name=keys["model_type"])
+    opened = build(config, tmp_path / "build", precision, (CAPACITY,) if config.decoder else None)
+    for capacity in engine_capacities(opened):
+        build_engine(opened, capacity, max_batch=8)
+    engine = engines(opened, "tensorrt")(CAPACITY if config.decoder else None)
+    assert verify(opened, engine, reference(config, "random")[0]).problems == []
 
 
 def test_a_cuda_graph_computes_the_same(made):

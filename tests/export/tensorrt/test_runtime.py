@@ -1,7 +1,5 @@
 """Running an engine, tested up to the driver with a context that computes on the CPU."""
 
-import contextlib
-import ctypes
 import dataclasses
 import gc
 import json
@@ -11,7 +9,7 @@ import numpy as np
 import pytest
 import tensorrt_rtx
 import torch
-from engines import ADA, CAPACITY
+from engines import ADA, CAPACITY, CpuContext, CpuStream
 
 from archcalc.errors import ConfigError
 from export import engine_from_onnx
@@ -32,57 +30,12 @@ def test_running_without_a_gpu_says_so(built, monkeypatch):
         TensorRTEngine(built[0], CAPACITY)
 
 
-class CpuStream:
-    device, handle = "cpu", 7
-
-    def current(self):
-        return contextlib.nullcontext()
-
-    def timed(self, enqueue):
-        return enqueue(self.handle), 0.25
-
-
-class CpuContext:
-    """An execution context that finds its tensors by address, as TensorRT does, and computes with ONNX Runtime."""
-
-    def __init__(self, opened):
-        self.runtime = OnnxRuntimeEngine(opened, CAPACITY, threads=1).session
-        self.active_optimization_profile, self.shapes, self.addresses, self.binds = 0, {}, {}, 0
-
-    def set_optimization_profile_async(self, index, stream):
-        assert stream == CpuStream.handle
-        self.active_optimization_profile, self.shapes = index, {}
-
-    def set_input_shape(self, name, shape):
-        self.shapes[name] = shape
-        return len(shape) > 0
-
-    def set_tensor_address(self, name, address):
-        self.binds += name == "logits"
-        self.addresses[name] = address
-
-    def _at(self, name, shape, dtype):
-        raw = (ctypes.c_byte * (int(np.prod(shape)) * np.dtype(dtype).itemsize)).from_address(self.addresses[name])
-        return np.frombuffer(raw, dtype).reshape(shape)
-
-    def execute_async_v3(self, stream):
-        assert (self.active_optimization_profile == 0) == (self.shapes["input_ids"][1] == 1)
-        kinds = {"tensor(int64)": np.int64, "tensor(float)": np.float32}
-        named = {i.name: kinds[i.type] for i in self.runtime.get_inputs()}
-        inputs = {name: self._at(name, self.shapes[name], kind).copy() for name, kind in named.items()}
-        for output, value in zip(self.runtime.get_outputs(), self.runtime.run(None, inputs), strict=True):
-            if output.name != "logits":
-                assert self.addresses[output.name] == self.addresses[output.name.replace("present", "past_key_values")]
-            self._at(output.name, value.shape, value.dtype)[...] = value
-        return True
-
-
 @pytest.fixture
 def on_cpu(builds):
     """(engine, context, ONNX Runtime over the same graph)."""
     opened = builds["llama-fp32"]
     ranges = json.loads(json.dumps(profiles(CAPACITY, 2, 8)))
-    context = CpuContext(opened)
+    context = CpuContext(OnnxRuntimeEngine(opened, CAPACITY, threads=1).session)
     info = engine_from_onnx.EngineInfo(opened.folder / "x.plan", {"profiles": ranges})
     session = Session(info, context, CpuStream())
     return TensorRTEngine(opened, CAPACITY, session), context, OnnxRuntimeEngine(opened, CAPACITY, threads=1)
