@@ -24,15 +24,6 @@ from export.verify_cases import cases
 from models.generate import greedy as greedy_torch
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Two small models: their threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def test_fp32_agrees_with_pytorch(tiny, engine, tiny_model):
     verdict = verify(tiny, engine, tiny_model)
     assert verdict.passed

@@ -24,15 +24,6 @@ from export.verify_cases import cases
 CAPACITY, LAYERS = 16, 4
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _one_thread():
-    """Two small models: their threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def four(tmp_path_factory) -> tuple[Build, torch.nn.Module]:
     """Four layers with a tied head, and the model."""

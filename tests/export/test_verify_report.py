@@ -7,7 +7,6 @@ import shutil
 
 import numpy as np
 import pytest
-import torch
 
 from export.build import MANIFEST, open_build
 from export.cli import main
@@ -15,15 +14,6 @@ from export.graph import WEIGHTS
 from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 from export.verify import verify
 from export.verify_report import report, write_report
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    """Two small models: their threads would only wait for each other."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture
