@@ -9,6 +9,7 @@ import torch
 
 from export.build import Build, graph_names
 from export.quantize import Integers, dequantize, quantize
+from models.names.rules import alternatives
 
 INTEGERS = re.compile(r"(.+)\.int([48])")
 
@@ -27,7 +28,8 @@ def give_stored_numbers(model: torch.nn.Module, build: Build) -> None:
     for name in {tensor.name for graph in graphs for tensor in graph.initializer}:
         if match := INTEGERS.fullmatch(name):
             form = Integers(int(match[2]), None if scheme.dynamic else scheme.group_size)
-            _round(model, match[1], form, build)
+            for weight in alternatives(match[1]):
+                _round(model, weight, form, build)
 
 
 def _round(model: torch.nn.Module, weight: str, form: Integers, build: Build) -> None:

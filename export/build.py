@@ -122,7 +122,7 @@ def build(
     with replaced_folder(out, MANIFEST) as folder:
         encoder = parts(EncoderTracer(config, kind.torch), kind) if config.encoder else None
         tracers = {c: Tracer(config, kind.torch, c, KERNELS[target]) for c in capacities}
-        traced = {c: parts(tracer, kind, target) for c, tracer in progress(tracers.items(), "trace")}
+        traced = {c: parts(tracer, kind, target, not link_weights) for c, tracer in progress(tracers.items(), "trace")}
         places = stored(config, next(iter(traced.values()), None), source.weights, kind, encoder)
         files, sums = [], {}
         if link_weights:

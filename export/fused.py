@@ -3,7 +3,9 @@
 It multiplies the tokens that are there instead of the whole cache, and turns, writes and attends without copies.
 Its rules are narrower than the canonical graph's: sequences begin in slot 0, and only one may have a pass of several
 tokens after its first. `export verify` holds it against PyTorch like every other graph.
-Source: com.microsoft.GroupQueryAttention, version 1, ONNX Runtime's contributed operators.
+The norm of a sum becomes one operator too.
+Source: com.microsoft.GroupQueryAttention and SkipSimplifiedLayerNormalization, version 1, ONNX Runtime's contributed
+operators.
 """
 
 from __future__ import annotations
@@ -18,9 +20,10 @@ from archcalc.config import Attention, Block, ModelConfig, Recurrent
 from archcalc.errors import ConfigError
 from export.files import ExportError
 from export.onnx_from_torch import Functions
-from export.tracing import Function, pruned
+from export.tracing import Function, pruned, remade
 
 CONTRIBUTED = "com.microsoft"
+ATTENTION, SUMMED_NORM = "GroupQueryAttention", "SkipSimplifiedLayerNormalization"
 ROTARY_STEP = 16  # it turns heads of multiples of this many channels; others are turned before
 LENGTHS = ("seqlens_k", "total_sequence_length")
 
@@ -37,7 +40,7 @@ def check_fusible(config: ModelConfig) -> None:
 
 def fused(functions: Functions) -> Functions:
     """The same functions with fused attention, of a model that `check_fusible` lets pass."""
-    blocks = {kind: _fused_block(function, kind) for kind, function in functions.blocks.items()}
+    blocks = {kind: _summed_norms(_fused_block(function, kind)) for kind, function in functions.blocks.items()}
     return replace(functions, stem=_with_lengths(functions.stem), blocks=blocks)
 
 
@@ -123,7 +126,7 @@ def _fused_block(function: Function, kind: Block) -> Function:
         heads[:2] = [turn.input[0] for turn in turns]
     result = f"{attention[0].output[0]}.flat"
     operator = helper.make_node(
-        "GroupQueryAttention",
+        ATTENTION,
         [*map(nodes.flat, heads), "past.0", "past.1", *LENGTHS, *tables],
         [result, *(write.output[0] for write in writes)],
         domain=CONTRIBUTED,
@@ -138,6 +141,26 @@ def _fused_block(function: Function, kind: Block) -> Function:
     else:
         last = helper.make_node("Identity", [result], [joined.output[0]])
     return _replaced(function, proto, [attention[0], *writes, transposed, joined], [*nodes.added, operator, last])
+
+
+def _summed_norms(function: Function) -> Function:
+    """The function with the norm of a sum of two activations as one operator, which gives the sum too."""
+    proto, operators = function.proto, {}
+    nodes = _Nodes(proto)
+    for norm in (node for node in proto.node if node.op_type == "RMSNormalization"):
+        added = nodes.maker(norm.input[0], "Add")
+        if added is None or set(added.input).intersection(function.weights) or norm.input[1] not in function.weights:
+            continue
+        operator = helper.make_node(
+            SUMMED_NORM,
+            [*added.input, norm.input[1]],
+            [norm.output[0], "", "", added.output[0]],
+            domain=CONTRIBUTED,
+            epsilon=next(attribute.f for attribute in norm.attribute if attribute.name == "epsilon"),
+        )
+        operators |= {id(added): [operator], id(norm): []}
+    kept = [one for node in proto.node for one in operators.get(id(node), [node])]
+    return remade(function, kept, domain=CONTRIBUTED)
 
 
 def _fits(kind: Block) -> bool:
@@ -163,7 +186,5 @@ def _replaced(function: Function, proto: onnx.FunctionProto, old: list, new: lis
     gone = {output for node in old if node is not None for output in node.output}
     kept = [(index, node) for index, node in enumerate(proto.node) if not gone.intersection(node.output)]
     nodes = [node for index, node in kept if index < at] + new + [node for index, node in kept if index > at]
-    imports = [*proto.opset_import, helper.make_opsetid(CONTRIBUTED, 1)]
     inputs = [*(i for i in proto.input if i not in function.weights), *LENGTHS, *function.weights]
-    made = helper.make_function(proto.domain, proto.name, inputs, list(proto.output), nodes, imports)
-    return pruned(Function(made, function.weights), list(proto.output))
+    return pruned(remade(function, nodes, inputs=inputs, domain=CONTRIBUTED), list(proto.output))

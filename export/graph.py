@@ -24,10 +24,12 @@ from export.onnx_from_torch import (
     rotary_key,
     seen,
 )
+from export.packed import packed
 from export.precision import ExportPrecision
 from export.quantize import INTEGERS, Integers, number_name, quantized, scale_name
 from export.tracing import BATCH, DOMAIN, OPSET, POSITIONS, SOURCE, TOKENS, Function, pruned
 from models.cache import shapes
+from models.names.rules import alternatives
 from models.positions import rotary_tables
 
 ALWAYS_FP32 = ".correction_bias"  # which expert a token goes to changes with a rounding
@@ -40,18 +42,24 @@ class Stored:
     """A tensor in a data file, contiguous at `offset`.
 
     Args:
-        weight: the model's tensor that it comes from, as it is or, with a `form`, its integers or their scale.
+        weights: the model's tensors whose rows it holds, one tensor below the other, and the first row of each; as
+            they are or, with a `form`, as their integers or the scale of these.
         data_type: ONNX's.
         file: beside the graphs; the one of the build, or a linked one.
     """
 
     name: str
-    weight: str
+    weights: dict[str, int]
     data_type: int
     shape: tuple[int, ...]
     offset: int
     form: Integers | None = None
     file: str = WEIGHTS
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is written when the last of its rows is there; others are as their rows come."""
+        return self.form is not None or len(self.weights) > 1
 
     @property
     def nbytes(self) -> int:
@@ -97,10 +105,16 @@ class Parts:
     forms: dict[str, dict[str, Integers]]
 
 
-def parts(tracer: Tracer, precision: ExportPrecision, target: str = "any") -> Parts:
-    """The traced functions, with integers for matrices where the precision says so, for any runtime or for one."""
+def parts(tracer: Tracer, precision: ExportPrecision, target: str = "any", pack: bool = True) -> Parts:
+    """The traced functions, with integers for matrices where the precision says so, for any runtime or for one.
+
+    Args:
+        pack: whether the runtime that wants it gets matrices in one that lie apart in the model.
+    """
     functions = tracer.functions()
-    functions = fused(functions) if target == "onnxruntime" and functions.stack == "decoder" else functions
+    if target == "onnxruntime" and functions.stack == "decoder":
+        functions = fused(functions)
+        functions = packed(functions, tracer) if pack else functions
     functions = replace(functions, stem=_needed(tracer.blocks, functions))
     if precision.quantization is None:
         return Parts(*linked(functions, {}, target))
@@ -155,27 +169,41 @@ def layout(
     Args:
         weights: the model's by name, on any device; a tied one once.
     """
+    order = {name: index for index, name in enumerate(weights)}
     wanted: dict[str, dict[str, Stored]] = {name: {} for name in weights}
     for prefix, function in called:
         integers = {}
         for weight, form in forms.get(function.name, {}).items():
-            rows, columns = reversed(weights[prefix + weight].shape)
+            begins, (columns, rows) = _rows(prefix + weight, weights)
             entries = (
                 (number_name(prefix + weight, form), INTEGERS[form.bits][0], (rows, columns)),
                 (scale_name(prefix + weight), precision.onnx, form.scale_shape(rows, columns)),
             )
             for name, data_type, shape in entries:
-                integers[name] = Stored(name, prefix + weight, data_type, shape, 0, form)
+                integers[name] = Stored(name, begins, data_type, shape, 0, form)
         for name in (prefix + one for one in function.weights):
-            kind = TensorProto.FLOAT if name.endswith(ALWAYS_FP32) else precision.onnx
-            plain = integers.get(name) or Stored(name, name, kind, tuple(weights[name].shape), 0)
-            wanted[plain.weight].setdefault(name, plain)
+            one = integers.get(name) or _plain(name, weights, precision)
+            wanted[max(one.weights, key=order.__getitem__)].setdefault(name, one)
     places, offset = {}, 0
     for found in wanted.values():
-        for one in sorted(found.values(), key=lambda one: one.form is not None):  # the order in which they are written
+        for one in sorted(found.values(), key=lambda one: one.waits):  # the order in which they are written
             places[one.name] = replace(one, offset=offset)
             offset += one.nbytes
     return places
+
+
+def _plain(name: str, weights: dict[str, torch.Tensor], precision: ExportPrecision) -> Stored:
+    begins, shape = _rows(name, weights)
+    return Stored(name, begins, TensorProto.FLOAT if name.endswith(ALWAYS_FP32) else precision.onnx, shape, 0)
+
+
+def _rows(name: str, weights: dict[str, torch.Tensor]) -> tuple[dict[str, int], tuple[int, ...]]:
+    """(first row of each weight that a name stands for, shape of all of them, one below the other)."""
+    begins, rows = {}, 0
+    for weight in alternatives(name):
+        begins[weight] = rows
+        rows += len(weights[weight])
+    return begins, (rows, *weights[next(iter(begins))].shape[1:])
 
 
 def _external(place: Stored) -> TensorProto:

@@ -13,12 +13,12 @@ import onnx.inliner
 from onnx import TensorProto, helper
 
 from export.files import ExportError
+from export.fused import ATTENTION, SUMMED_NORM
 from export.mixture import EXPERTS
 from export.tracing import DOMAIN
 
-FUSED = "GroupQueryAttention"  # multiplies the keys that are there, not the whole cache
 NO_PARAMETERS = (".scale", ".correction_bias")
-PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "Attention", FUSED, "Conv")
+PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "Attention", ATTENTION, "Conv")
 INTEGERS = re.compile(r"\.int[48]$")  # the end of the name of a weight's integers
 
 
@@ -58,15 +58,23 @@ def count_flops(path: Path, sizes: dict[str, int]) -> int:
 
 
 def _declare_fused(graph: onnx.GraphProto, keys: int | None) -> None:
-    """Say what inference does not know of fused attention: its result's shape, and how many keys it multiplies."""
-    inputs = {v.name: [axis.dim_value for axis in v.type.tensor_type.shape.dim] for v in graph.input}
-    batch, tokens = inputs.get("input_ids", (0, 0))
-    for node in (node for node in graph.node if node.op_type == FUSED):
-        given = {attribute.name: attribute.i for attribute in node.attribute}
-        _, _, capacity, width = inputs[node.input[3]]
-        node.attribute.append(helper.make_attribute("keys", keys or capacity))
-        shape = [batch, tokens, given["num_heads"] * width]
-        graph.value_info.append(helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, shape))
+    """Say what inference does not know of fused operators: results' shapes, and how many keys attention multiplies."""
+    given = {value.name: value.type.tensor_type for value in graph.input}
+    inputs = {name: [axis.dim_value for axis in kind.shape.dim] for name, kind in given.items()}
+    widths = {tensor.name: tensor.dims[-1] for tensor in graph.initializer if tensor.dims}
+    kind = next((kind.elem_type for name, kind in given.items() if name.startswith("past")), TensorProto.FLOAT)
+    for node in graph.node:
+        if node.op_type == ATTENTION:
+            _, _, capacity, head_dim = inputs[node.input[3]]
+            heads = next(attribute.i for attribute in node.attribute if attribute.name == "num_heads")
+            node.attribute.append(helper.make_attribute("keys", keys or capacity))
+            width, outputs = heads * head_dim, node.output[:1]
+        elif node.op_type == SUMMED_NORM:
+            width, outputs = widths[node.input[2]], [node.output[0], node.output[3]]
+        else:
+            continue
+        shape = [*inputs["input_ids"], width]
+        graph.value_info.extend(helper.make_tensor_value_info(output, kind, shape) for output in outputs)
 
 
 def _compute_each_choice(function: onnx.FunctionProto) -> None:
@@ -126,12 +134,12 @@ def _node_flops(node: onnx.NodeProto, shapes: dict[str, list[int]]) -> int:
         raise ExportError(f"{node.name or node.op_type}: how often it runs is not known; cannot count its FLOPs")
     if node.op_type not in PRODUCTS:
         return 0
-    read = node.input[:1] if node.op_type == FUSED else node.input[:3]
+    read = node.input[:1] if node.op_type == ATTENTION else node.input[:3]
     known = [shapes.get(name, [0]) for name in (*read, node.output[0]) if name]
     if not all(all(shape) for shape in known):
         raise ExportError(f"{node.name or node.op_type}: shapes {known} are not all known; cannot count its FLOPs")
     first = shapes[node.input[0]]
-    if node.op_type == FUSED:  # all heads of a query are one row
+    if node.op_type == ATTENTION:  # all heads of a query are one row
         keys = next(attribute.i for attribute in node.attribute if attribute.name == "keys")
         return 4 * prod(shapes[node.output[0]]) * keys
     if node.op_type == "Attention":  # [B, N, T, H] by [B, K, S, H], twice

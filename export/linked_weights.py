@@ -34,7 +34,8 @@ def linked_places(places: dict[str, Stored], found: Checkpoint | None) -> tuple[
     parts = {part.name: part for part in found.parts()}
     linked = {}
     for name, place in places.items():
-        part = parts[place.weight]
+        (weight,) = place.weights
+        part = parts[weight]
         _check_as_stored(place, part)
         file, begin = begins[part.origin]
         linked[name] = replace(place, offset=begin + _distance(part), file=file.name)

@@ -22,7 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from archcalc.config import MixtureOfExperts
 from export.onnx_from_torch import Functions
 from export.quantize import Integers
-from export.tracing import DOMAIN, OPSET, Function
+from export.tracing import DOMAIN, OPSET, Function, remade
 
 ROWS = 32  # tokens of a block, as many as make a product of matrices worth while
 EXPERTS, PREFIX = "Experts", "mlp.experts."  # of the functions made here, and of weights in a block
@@ -81,9 +81,8 @@ def _with_experts(block: Function, name: str, mixture: MixtureOfExperts, expert:
     inputs = [*nodes.pop(place).input, *map(_passed, weights)]
     call = helper.make_node(name, inputs, list(old.node[place].output), domain=DOMAIN)
     nodes[place:place] = [*_passing(weights), call]
-    imports = [*old.opset_import, helper.make_opsetid(DOMAIN, 1)]
-    proto = helper.make_function(DOMAIN, old.name, [*old.input, *weights], list(old.output), nodes, imports)
-    return Function(proto, (*block.weights, *weights))
+    inputs, every = [*old.input, *weights], [*block.weights, *weights]
+    return remade(block, nodes, inputs=inputs, weights=every, domain=DOMAIN)
 
 
 def _passed(weight: str) -> str:

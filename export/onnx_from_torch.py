@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
+from torch import nn
 
 from archcalc.config import Attention, Block, LatentAttention, MixtureOfExperts, ModelConfig
 from export.onnx_kernels import OnnxKernels, experts
@@ -213,9 +214,16 @@ class Tracer:
             found["skip"] = (self.new(BATCH_SIZE, TOKEN_COUNT, self.config.hidden_size), GRID)
         return found
 
+    def layer(self, kind: Block) -> nn.Module:
+        """The first layer of this kind."""
+        return self.stack.layers[self.blocks.index(kind)]
+
+    def first_expert(self, mixture: MixtureOfExperts) -> nn.Module:
+        return next(layer.mlp.experts[0] for layer in self.stack.layers if layer.config.mlp == mixture)
+
     def block(self, kind: Block, name: str) -> Function:
         """One layer of this kind: (x, its past, context) to (y, its new past), and its values if others need them."""
-        layer = self.stack.layers[self.blocks.index(kind)]
+        layer = self.layer(kind)
         gives = any(block.residual.value_residual for block in self.blocks)
         gives = gives and kind == self.blocks[first_attention(self.blocks)]
         kept = shapes(kind.self_attn, BATCH_SIZE, self.capacity) if self.capacity else ()
@@ -241,8 +249,7 @@ class Tracer:
 
     def expert(self, mixture: MixtureOfExperts, name: str) -> Function:
         """One expert of a mixture, over r of the t tokens of a pass: [r, D] to [r, D]."""
-        layer = next(layer for layer in self.stack.layers if layer.config.mlp == mixture)
-        module, x = layer.mlp.experts[0], self.new(BATCH_SIZE, TOKEN_COUNT, self.config.hidden_size)
+        module, x = self.first_expert(mixture), self.new(BATCH_SIZE, TOKEN_COUNT, self.config.hidden_size)
         return trace_function(name, module, module.forward, {"x": (x, GRID)}, ["y"])  # as matrices, of any rank
 
     def head(self) -> Function:

@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper
 
 from export.precision import Quantization
-from export.tracing import Function
+from export.tracing import Function, remade
 
 HEAD = "Head"
 UNQUANTIZED = ("router",)  # which expert a token goes to changes with a rounding
@@ -99,11 +99,10 @@ def quantized(function: Function, scheme: Quantization) -> tuple[Function, dict[
             nodes += make(*replaced[id(node)], form)
         elif id(node) not in dropped:
             nodes.append(node)
-    old = function.proto
-    inputs = [one for i in old.input for one in ((number_name(i, form), scale_name(i)) if i in chosen else (i,))]
-    proto = helper.make_function(old.domain, old.name, inputs, list(old.output), nodes, list(old.opset_import))
-    weights = tuple(inputs[len(old.input) - len(function.weights) :])
-    return Function(proto, weights), dict.fromkeys(chosen, form)
+    old = function.proto.input
+    inputs = [one for i in old for one in ((number_name(i, form), scale_name(i)) if i in chosen else (i,))]
+    weights = inputs[len(old) - len(function.weights) :]
+    return remade(function, nodes, inputs=inputs, weights=weights), dict.fromkeys(chosen, form)
 
 
 def _grouped_product(weight: str, product: onnx.NodeProto, form: Integers) -> list[onnx.NodeProto]:

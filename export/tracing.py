@@ -131,6 +131,28 @@ def _strip(node: onnx.NodeProto) -> None:
             _strip(inner)
 
 
+def remade(
+    function: Function,
+    nodes: list[onnx.NodeProto],
+    *,
+    inputs: Iterable[str] | None = None,
+    outputs: Iterable[str] | None = None,
+    weights: Iterable[str] | None = None,
+    domain: str | None = None,
+) -> Function:
+    """The function with other nodes and, where they are given, other inputs, outputs and weights.
+
+    Args:
+        domain: that operators are of now, too; in its version 1.
+    """
+    old = function.proto
+    inputs, outputs = (list(b if a is None else a) for a, b in ((inputs, old.input), (outputs, old.output)))
+    versions = {one.domain: one.version for one in old.opset_import} | ({domain: 1} if domain else {})
+    imports = [helper.make_opsetid(name, version) for name, version in versions.items()]
+    proto = helper.make_function(old.domain, old.name, inputs, outputs, nodes, imports)
+    return Function(proto, function.weights if weights is None else tuple(weights))
+
+
 def pruned(function: Function, outputs: list[str]) -> Function:
     """The function with these outputs alone, without the nodes and inputs that they do not need."""
     needed, nodes = set(outputs), []
@@ -138,10 +160,9 @@ def pruned(function: Function, outputs: list[str]) -> Function:
         if needed.intersection(node.output):
             nodes.append(node)
             needed.update(_read(node))
-    old = function.proto
-    inputs = [name for name in old.input if name in needed]
-    proto = helper.make_function(old.domain, old.name, inputs, outputs, nodes[::-1], list(old.opset_import))
-    return Function(proto, tuple(name for name in function.weights if name in needed))
+    inputs = [name for name in function.proto.input if name in needed]
+    weights = [name for name in function.weights if name in needed]
+    return remade(function, nodes[::-1], inputs=inputs, outputs=outputs, weights=weights)
 
 
 def _read(node: onnx.NodeProto) -> set[str]:

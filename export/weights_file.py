@@ -18,7 +18,7 @@ from onnx import numpy_helper
 
 from export.graph import Stored
 from export.precision import ExportPrecision
-from export.quantize import quantize
+from export.quantize import INTEGERS, quantize
 from models.gguf_file import WeightsError
 
 AT_ONCE = 2**21  # numbers; a core at work holds some times their size
@@ -27,23 +27,29 @@ Item, Result = TypeVar("Item"), TypeVar("Result")
 
 
 class Piece(NamedTuple):
-    """Rows of a weight, and where they go."""
+    """Rows of a weight and where they go: the first of them to row `start` of each place."""
 
-    places: list[Stored]
-    start: int
+    targets: list[tuple[Stored, int]]
     rows: torch.Tensor
 
 
 class Converted(NamedTuple):
-    """A piece as it is stored: bytes of its plain place, integers [in, rows] and their scales [..., rows]."""
+    """A piece as it is stored: its plain numbers [rows, ...], and integers [in, rows] with their scales [..., rows]."""
 
     piece: Piece
-    plain: memoryview | None
-    integers: tuple[np.ndarray, np.ndarray] | None
+    plain: np.ndarray | None
+    integers: np.ndarray | None
+    scale: np.ndarray | None
+
+    def numbers(self, place: Stored) -> np.ndarray:
+        """Those for one of the piece's places."""
+        if place.form is None:
+            return self.plain
+        return self.integers if place.data_type == INTEGERS[place.form.bits][0] else self.scale
 
 
 def write_weights(path: Path, places: dict[str, Stored], rows: Rows, precision: ExportPrecision) -> str:
-    """Write the file; its SHA-256. Memory holds some pieces, and one tensor where it is stored as integers.
+    """Write the file; its SHA-256. Memory holds some pieces, and whole tensors that are stored as integers or in packs.
 
     Args:
         rows: of weights in the order of `places`; those that have none are left out.
@@ -72,25 +78,27 @@ def _ahead(pool: Executor, work: Callable[[Item], Result], items: Iterable[Item]
 
 
 def _pieces(places: dict[str, Stored], rows: Rows) -> Iterator[Piece]:
-    wanted: dict[str, list[Stored]] = {}
+    wanted: dict[str, list[tuple[Stored, int]]] = {}
     for place in places.values():
-        wanted.setdefault(place.weight, []).append(place)
+        for weight, begin in place.weights.items():
+            wanted.setdefault(weight, []).append((place, begin))
     for name, start, tensor in rows:
         found = wanted.get(name, [])
         step = max(1, AT_ONCE // max(1, tensor[0].numel()))
         for first in range(0, len(tensor) if found else 0, step):
-            yield Piece(found, start + first, tensor[first : first + step].detach())
+            targets = [(place, begin + start + first) for place, begin in found]
+            yield Piece(targets, tensor[first : first + step].detach())
 
 
 def _convert(piece: Piece, precision: ExportPrecision) -> Converted:
-    plain = integers = None
-    if kept := next((place for place in piece.places if place.form is None), None):
+    plain = integers = scale = None
+    if kept := next((place for place, _ in piece.targets if place.form is None), None):
         kind = precision.torch if kept.data_type == precision.onnx else torch.float32
-        plain = memoryview(_numpy(piece.rows.to(kind))).cast("B")
-    if form := next((place.form for place in piece.places if place.form), None):
-        whole, scale = quantize(piece.rows.T.float().numpy(), form)
-        integers = whole, scale.astype(precision.numpy)
-    return Converted(piece, plain, integers)
+        plain = _numpy(piece.rows.to(kind))
+    if form := next((place.form for place, _ in piece.targets if place.form), None):
+        integers, scale = quantize(piece.rows.T.float().numpy(), form)
+        scale = scale.astype(precision.numpy)
+    return Converted(piece, plain, integers, scale)
 
 
 def _numpy(tensor: torch.Tensor) -> np.ndarray:
@@ -100,32 +108,28 @@ def _numpy(tensor: torch.Tensor) -> np.ndarray:
 
 
 class _DataFile:
-    """What is written so far. Integers wait for the last row of their weight, as they lie the other way round."""
+    """What is written so far, and what waits for its last rows: packs, and integers, which lie the other way round."""
 
     def __init__(self, stream: BinaryIO):
         self.stream, self.digest = stream, hashlib.sha256()
-        self.waiting: tuple[np.ndarray, ...] = ()
+        self.waiting: dict[str, _Waiting] = {}
 
     def write(self, found: Converted) -> None:
-        """Write a piece, which must be what comes next."""
-        places, start, rows = found.piece
-        plain, *_ = places
-        if start == 0 and self.stream.tell() != plain.offset:
-            raise WeightsError(f"{plain.weight}: came in another order than it was announced; build again")
-        if found.plain is not None:
-            self._append(found.plain)
-        if found.integers is None:
-            return
-        stored = [place for place in places if place.form]
-        count = stored[0].shape[-1]
-        if start == 0:
-            self.waiting = tuple(np.empty((*part.shape[:-1], count), part.dtype) for part in found.integers)
-        for whole, part in zip(self.waiting, found.integers, strict=True):
-            whole[..., start : start + len(rows)] = part
-        if start + len(rows) == count:
-            for whole in self.waiting:
-                self._append_array(whole)
-            self.waiting = ()
+        """Take a piece, and write what is whole with it, which must be what comes next."""
+        for place, start in found.piece.targets:
+            numbers = found.numbers(place)
+            if not place.waits:
+                self._check_next(place, start)
+                self._append(memoryview(numbers).cast("B"))
+                continue
+            waiting = self.waiting.setdefault(place.name, _Waiting(place, numbers))
+            if waiting.take(numbers, start):
+                self._check_next(place)
+                self._append_array(self.waiting.pop(place.name).whole)
+
+    def _check_next(self, place: Stored, rows: int = 0) -> None:
+        if self.stream.tell() != place.offset + rows * (place.nbytes // max(1, place.shape[0])):
+            raise WeightsError(f"{place.name}: came in another order than it was announced; build again")
 
     def _append_array(self, array: np.ndarray) -> None:
         step = max(1, AT_ONCE // max(1, array[0].size)) * 2  # an even number of rows, as two int4 share a byte
@@ -135,3 +139,19 @@ class _DataFile:
     def _append(self, content: memoryview | bytes) -> None:
         self.digest.update(content)
         self.stream.write(content)
+
+
+class _Waiting:
+    """The numbers of a place of which some rows have not come yet. Args: like: some of them."""
+
+    def __init__(self, place: Stored, like: np.ndarray):
+        self.whole = np.empty(place.shape, like.dtype)
+        self._by_row = np.moveaxis(self.whole, -1, 0) if place.form else self.whole  # rows of weights are columns here
+        self._by_column, self._missing = place.form is not None, len(self._by_row)
+
+    def take(self, numbers: np.ndarray, start: int) -> bool:
+        """Put in the next rows of a weight; whether they were the last."""
+        rows = np.moveaxis(numbers, -1, 0) if self._by_column else numbers
+        self._by_row[start : start + len(rows)] = rows
+        self._missing -= len(rows)
+        return not self._missing

@@ -239,7 +239,7 @@ class _Ours:
 
     def _targets(self, target: str, layout: str) -> list[str]:
         """The names that a target stands for; those that the model has not are kept where that is an error."""
-        found = _expanded(target)
+        found = rules.alternatives(target)
         if any("*" in one for one in found):
             experts = getattr(getattr(self._block(target), "mlp", None), "num_local_experts", 0)
             found = [one.replace("*", str(e)) for e in range(experts) for one in found] or found
@@ -290,12 +290,6 @@ def _merged(shape: torch.Size, ndim: int) -> torch.Size:
     """A shape of at most `ndim` axes: the first ones become one."""
     spare = len(shape) - ndim + 1
     return torch.Size((math.prod(shape[:spare]), *shape[spare:])) if spare > 1 else shape
-
-
-def _expanded(target: str) -> list[str]:
-    """`a.(x|y).b` as [a.x.b, a.y.b]; an empty list for NOTHING."""
-    before, choice, after = re.fullmatch(r"([^(]*)(?:\((.*)\))?(.*)", target).groups()
-    return [before + one + after for one in choice.split("|")] if choice else [target] if target else []
 
 
 @lru_cache(maxsize=32)

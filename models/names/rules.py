@@ -10,6 +10,8 @@ Source: the Hugging Face classes of these model types, and the checkpoints that 
 
 from __future__ import annotations
 
+import re
+
 Table = dict[str, str | tuple[str, str]]
 
 NOTHING = ""
@@ -30,3 +32,9 @@ def changed(table: Table, *changes: Table) -> Table:
     for change in changes:
         table = change | {name: rule for name, rule in table.items() if name not in change}
     return table
+
+
+def alternatives(target: str) -> list[str]:
+    """`a.(x|y).b` as [a.x.b, a.y.b]; an empty list for NOTHING."""
+    before, choice, after = re.fullmatch(r"([^(]*)(?:\((.*)\))?(.*)", target).groups()
+    return [before + one + after for one in choice.split("|")] if choice else [target] if target else []

@@ -96,7 +96,7 @@ def test_tensorrt_takes_linked_bf16_weights(tmp_path):
 def places(config: ModelConfig, path: Path, precision: str) -> dict[str, Stored]:
     kind = export_precision(precision)
     source = file_source(checkpoint(path, config))
-    return {n: Stored(n, n, kind.onnx, tuple(t.shape), 0) for n, t in source.weights.items()}
+    return {n: Stored(n, {n: 0}, kind.onnx, tuple(t.shape), 0) for n, t in source.weights.items()}
 
 
 def test_every_part_lies_where_its_place_says(tmp_path):

@@ -31,14 +31,14 @@ def places_of(weights: dict[str, torch.Tensor], precision, form: Integers | None
     """Every weight as it is; matrices also as integers, where a form is given."""
     places, offset = {}, 0
     for name, tensor in weights.items():
-        found = [Stored(name, name, precision.onnx, tuple(tensor.shape), 0)]
+        found = [Stored(name, {name: 0}, precision.onnx, tuple(tensor.shape), 0)]
         if form and tensor.ndim == 2:
             rows, columns = reversed(tensor.shape)
             kind, scales = INTEGERS[form.bits][0], form.scale_shape(rows, columns)
-            found.append(Stored(number_name(name, form), name, kind, (rows, columns), 0, form))
-            found.append(Stored(scale_name(name), name, precision.onnx, scales, 0, form))
+            found.append(Stored(number_name(name, form), {name: 0}, kind, (rows, columns), 0, form))
+            found.append(Stored(scale_name(name), {name: 0}, precision.onnx, scales, 0, form))
         for one in found:
-            places[one.name] = Stored(one.name, name, one.data_type, one.shape, offset, one.form)
+            places[one.name] = Stored(one.name, {name: 0}, one.data_type, one.shape, offset, one.form)
             offset += one.nbytes
     return places
 
