@@ -140,7 +140,9 @@ def measured(steps: dict[str, Step], turns: int) -> dict[str, list[float]]:
 def steps(past: int, peers: bool) -> dict[str, Step]:
     """Everything that is timed, by name."""
     source = checkpoint()
-    builds = {(p, t): ours(source, p, t) for p in ("fp32", "int8", "int4") for t in ("any", "onnxruntime")}
+    targets = [("any", "onnxruntime")] * 3 + [("onnxruntime",)]
+    every = zip(("fp32", "int8", "int4", "int8-dynamic"), targets, strict=True)
+    builds = {(p, t): ours(source, p, t) for p, ts in every for t in ts}
     engines = {key: OnnxRuntimeEngine(made, CAPACITY) for key, made in builds.items()}
     found = {
         "fp32 reading": reading(bytes_read(builds["fp32", "any"], past)),
@@ -171,6 +173,7 @@ BARS = [  # what, the larger time, the smaller one, at least
     ("int4 decode, times faster than GenAI's int4", "int4 decode genai", "int4 decode fused", 1.3),
     ("int4 decode, of its reading limit", "int4 reading", "int4 decode fused", 0.6),
     ("int8 prefill, times faster than fp32", "fp32 prefill fused", "int8 prefill fused", 1.4),
+    ("int8-dynamic prefill, times faster than fp32", "fp32 prefill fused", "int8-dynamic prefill fused", 1.4),
     ("fp32 prefill of 128, of the products' limit", "prefill products", "fp32 prefill fused", 0.85),
 ]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,6 +130,15 @@ def test_a_bound_pass_is_run_again_and_again(precision, tmp_path):
     for a, b in zip(engine.cache_arrays(mine), engine.cache_arrays(other), strict=True):
         np.testing.assert_array_equal(a, b)
         assert a.any()
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="this system does not say how much memory is used")
+def test_a_new_cache_is_memory_that_was_written(engine):
+    """Pages that nobody wrote are one page, and a step that reads it would be timed too fast."""
+    pages = lambda: int(Path("/proc/self/statm").read_text().split()[1])  # noqa: E731
+    before, batch = pages(), 512
+    cache = engine.new_cache(batch)
+    assert (pages() - before) * os.sysconf("SC_PAGE_SIZE") > 0.9 * engine.cache_bytes(cache) > 10**7
 
 
 def test_logits_are_copied_only_where_they_are_converted(engine):
