@@ -136,7 +136,7 @@ def test_a_bound_pass_is_run_again_and_again(precision, tmp_path):
 def test_a_new_cache_is_memory_that_was_written(engine):
     """Pages that nobody wrote are one page, and a step that reads it would be timed too fast."""
     pages = lambda: int(Path("/proc/self/statm").read_text().split()[1])  # noqa: E731
-    before, batch = pages(), 512
+    before, batch = pages(), 1024
     cache = engine.new_cache(batch)
     assert (pages() - before) * os.sysconf("SC_PAGE_SIZE") > 0.9 * engine.cache_bytes(cache) > 10**7
 
