@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 from archcalc.errors import ArchcalcError
 
@@ -113,6 +114,18 @@ def _derive(args: argparse.Namespace) -> str:
     return derivation(model(args), dense=args.dense, latex=args.latex)
 
 
+def _validate(args: argparse.Namespace) -> int:
+    from archcalc.files import replaced_file
+    from archcalc.validate import kernel_rows, rendered
+
+    rows = kernel_rows(args.device, args.engine)
+    print(rendered(rows, args.format))
+    if args.out:
+        with replaced_file(args.out) as new:
+            new.write_text(rendered(rows, "markdown") + "\n")
+    return 1 if any(row.passed is False for row in rows) else 0
+
+
 def _presets(args: argparse.Namespace) -> str:
     from archcalc.presets_table import rows
     from archcalc.render import table
@@ -205,6 +218,12 @@ def parser() -> argparse.ArgumentParser:
     two.add_argument("--latex", action="store_true", help="formulas in LaTeX")
     _dense_switch(two)
     two.set_defaults(run=_derive)
+    three = commands.add_parser("validate", help="laws of latency against kernels that were measured on GPUs")
+    three.add_argument("--device", action="append", metavar="NAME", help="a device (all that were measured)")
+    three.add_argument("--engine", action="append", metavar="NAME", help="tensorrt-llm, vllm or sglang (all)")
+    three.add_argument("--out", type=Path, metavar="FILE", help="the tables in Markdown, too")
+    three.add_argument("--format", choices=("table", "markdown"), default="table")
+    three.set_defaults(run=_validate)
     commands.add_parser("presets", help="the models known by name").set_defaults(run=_presets)
     commands.add_parser("families", help="the model types that a config.json may have").set_defaults(run=_families)
     return top

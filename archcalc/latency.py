@@ -45,7 +45,8 @@ def predict(run: Pass, machine: Machine, precision: Precision) -> float:
     p = machine.sharpness
     for line, cost in zip(run.bound.lines, costs(run, dense=True), strict=True):
         spent = machine.launch_seconds + cost.activations * precision.activation_bytes / machine.bandwidth
-        if line.op.mask:  # scores or context: 2·B·N·T·S·H FLOPs over B·N·S·H elements and B·N·T·S pairs
+        if line.op.mask or "X" in line.op.multiplied:
+            # Scores or context: 2·B·N·T·S·H FLOPs over B·N·S·H elements and B·N·T·S pairs; X of a source is as S.
             keys = cost.flops / (2 * run.dims["T"])
             pairs = cost.flops / (2 * _depth(line))
             spent += cost.flops / machine.rate + keys * machine.key_seconds + pairs * machine.pair_seconds
@@ -59,9 +60,10 @@ def predict(run: Pass, machine: Machine, precision: Precision) -> float:
 
 
 def _depth(line: Line) -> int:
-    """Multiply-adds for each (query head, query, key) of a masked product: the axes that the scores do not have.
+    """Multiply-adds for each (query head, query, key) of attention's product: the axes that the scores do not have.
 
     H of attention; of latent attention that of the part which the product is: latent, rotary or value.
     """
-    scores = next(t for t in (*line.op.inputs, line.op.output) if {"T", "S"} <= set(t.axes))
+    tensors = (*line.op.inputs, line.op.output)
+    scores = next(t for t in tensors if "T" in t.axes and ("S" in t.axes or "X" in t.axes))
     return prod(line.dims[axis] for axis in line.op.multiplied if axis not in scores.axes)

@@ -27,6 +27,7 @@ PRECISIONS = {
     "fp16": Precision(16, 2, "fp16"),
     "fp8": Precision(8, 2, "fp8"),
     "int8": Precision(8, 2, "int8"),
+    "fp4": Precision(4, 2, "fp4"),  # products in 4 bits, activations rounded for them; scales come on top
     "int4": Precision(4, 2, "fp16"),  # weight-only: unpacked to 16 bits before the product
 }
 

@@ -5,46 +5,66 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from archcalc.config import ModelConfig
 from archcalc.cost import Pass, bound
 from archcalc.files import replaced_file
 from export.build import Build
-from export.expressible import check_decoder_alone
 from export.files import ExportError
+from export.runtimes.source import longest_source
 from models.progress import progress
 
 
 @dataclass(frozen=True)
 class Point:
-    """One shape of a pass: `tokens` a row (1: a decode step) over a static cache of `context` tokens."""
+    """One shape of a pass: `tokens` a row, over a static cache of `context` tokens (1: a decode step).
+
+    Args:
+        context: None of an encoder's pass, which keeps none: its tokens are the source.
+        source: tokens of the sources that a decoder's pass comes after; None without an encoder.
+    """
 
     batch: int
     tokens: int
-    context: int
+    context: int | None
+    source: int | None = None
 
     @property
     def phase(self) -> str:
+        if self.context is None:
+            return "encode"
         return "decode" if self.tokens == 1 else "prefill"
 
     @property
     def start(self) -> int:
         """The first position: a decode step is the last one that the cache holds."""
-        return self.context - 1 if self.tokens == 1 else 0
+        return self.context - 1 if self.phase == "decode" else 0
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Arguments of `prepare` of an engine."""
+        if self.phase == "encode":
+            return self.batch, self.tokens
+        return self.batch, self.tokens, self.start, *([self.source] if self.source else [])
 
     def attended(self, build: Build) -> int:
         """Keys that a query is multiplied with: the whole cache, or, by fused attention, those that are there."""
-        return self.context if build.manifest["target"] == "any" else self.start + self.tokens
+        whole = self.context is not None and build.manifest["target"] == "any"
+        return self.context if whole else self.start + self.tokens
 
     def run(self, build: Build) -> Pass:
-        """The pass that the engine makes at this point: one row gets logits."""
-        dims = {"B": self.batch, "T": self.tokens, "S": self.attended(build), "R": 1}
-        return Pass(self.phase, dims, bound(build.config)[1])
+        """The pass that the engine makes at this point: one row gets logits, of an encoder alone every one."""
+        once, step = bound(build.config)
+        dims = {"B": self.batch, "T": self.tokens, "S": self.attended(build)}
+        if self.phase == "encode":
+            return Pass("encode", dims | {"R": self.tokens}, once if build.config.decoder else step)
+        return Pass(self.phase, dims | {"R": 1} | ({"X": self.source} if self.source else {}), step)
 
 
 @dataclass(frozen=True)
@@ -65,16 +85,61 @@ class Timing:
         return float(np.median([np.median(turn) for turn in self.turns]))
 
 
-def prepare(build: Build, engine_of: Callable[[int], object], points: list[Point]) -> list[Callable[[], None]]:
+PROMPTS, SOURCE = (16, 128), 128  # tokens, where nothing is asked for
+
+
+def grid(
+    build: Build, batches: Sequence[int], prompts: Sequence[int] | None = None, sources: Sequence[int] | None = None
+) -> list[Point]:
+    """Each pass of a build in each batch: its encoder's over each source, and after it decode and prefill.
+
+    Args:
+        prompts: tokens of a prefill (16 and 128), of those that a cache holds.
+        sources: tokens of a source (128, or as many as there are positions). A model that listens knows one length.
+    Raises: ExportError for prompts or sources of a model that reads none, or sources that it does not know.
+    """
+    config = build.config
+    if prompts and not config.decoder:
+        raise ExportError(f"prompt={prompts[0]}: {config.name} is an encoder, which continues nothing; give --source")
+    sources = _sources(config, sources)
+    points = [Point(batch, source, None) for source in sources for batch in batches]
+    for context, source in itertools.product(build.capacities, sources or (None,)):
+        fitting = [tokens for tokens in prompts or PROMPTS if tokens <= context]
+        points += [Point(batch, 1, context, source) for batch in batches]
+        points += [Point(batch, tokens, context, source) for batch in batches for tokens in fitting]
+    return points
+
+
+def _sources(config: ModelConfig, wanted: Sequence[int] | None) -> Sequence[int]:
+    """Tokens of each source to measure; none without an encoder."""
+    if not config.encoder:
+        if wanted:
+            raise ExportError(f"source={wanted[0]}: {config.name} has no encoder that would read it; leave it out")
+        return ()
+    if config.frontend:
+        heard = config.frontend.tokens
+        if wanted and set(wanted) != {heard}:
+            raise ExportError(f"source={wanted[0]}: {config.name} always hears {heard} tokens; leave it out")
+        return (heard,)
+    most = longest_source(config)
+    if wanted and max(wanted) > most:
+        raise ExportError(f"source={max(wanted)}: {config.name} has positions for {most}; give at most that many")
+    return wanted or (min(SOURCE, most),)
+
+
+def prepare(build: Build, engine_of: Callable[[Any], Any], points: list[Point]) -> list[Callable[[], None]]:
     """One bound pass a point. Raises: ExportError for a context that the build has no graph for."""
-    check_decoder_alone(build.config, "bench")
     for point in points:
-        if point.context not in build.capacities:
+        if point.phase != "encode" and point.context not in build.capacities:
             raise ExportError(f"context={point.context}: the build has graphs for {list(build.capacities)}; build one")
-    return [
-        engine_of(point.context).prepare(point.batch, point.tokens, point.start)  # type: ignore[attr-defined]
-        for point in points
-    ]
+    return [engine_at(point, build, engine_of).prepare(*point.sizes) for point in points]
+
+
+def engine_at(point: Point, build: Build, engine_of: Callable[[Any], Any]) -> Any:
+    """The engine that makes this pass: an encoder that feeds a decoder is part of that one's."""
+    if point.phase == "encode" and build.capacities:
+        return engine_of(max(build.capacities)).encoder
+    return engine_of(point.context)
 
 
 WARM_UP_SECONDS = 0.08  # the idle threads of the session before take a core for about 50 ms
@@ -140,7 +205,7 @@ def _repeat(run: Callable[[], None], seconds: float) -> tuple[float, ...]:
 
 
 def bench(
-    build: Build, engine_of: Callable[[int], object], points: list[Point], rounds: int = 30, **how: Any
+    build: Build, engine_of: Callable[[Any], Any], points: list[Point], rounds: int = 30, **how: Any
 ) -> list[Timing]:
     """Measure these points of a build. `how`: further arguments of `measure`."""
     measured = measure(prepare(build, engine_of, points), rounds, **how)

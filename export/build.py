@@ -11,6 +11,7 @@ from typing import Any
 
 import onnx
 import torch
+from google.protobuf.message import DecodeError
 
 from archcalc.config import ModelConfig, Recurrent, positive
 from archcalc.cost import bound, cache_elements, parameters
@@ -294,14 +295,17 @@ def _check_file(folder: Path, name: str, size: int, digest: str) -> None:
 
 def _check_references(path: Path, data: Iterable[str]) -> None:
     """The files with weights are the only things that a graph may name, wherever in it a tensor stands."""
-    model = onnx.load(path, load_external_data=False)
+    try:
+        model = onnx.load(path, load_external_data=False)
+    except DecodeError as error:
+        raise ExportError(f"{path}: no ONNX graph, {error}; build it again") from None
     held = [*model.graph.initializer, *_constants(model.graph.node)]
     for function in model.functions:
         held += _constants(function.node)
     for tensor in held:
-        location = next((entry.value for entry in tensor.external_data if entry.key == "location"), None)
-        if location is not None and location not in data:
-            raise ExportError(f"{path}: {tensor.name} lies in {location!r}; only {', '.join(data)} is read")
+        for location in (entry.value for entry in tensor.external_data if entry.key == "location"):
+            if location not in data:
+                raise ExportError(f"{path}: {tensor.name} lies in {location!r}; only {', '.join(data)} is read")
 
 
 def _constants(nodes) -> Iterator[onnx.TensorProto]:

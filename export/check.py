@@ -12,7 +12,7 @@ from archcalc.units import duration
 from export.as_stored import give_stored_numbers
 from export.build import PACKAGES, build
 from export.compare import HEADERS, Comparison, compare_build, comparison_rows, conclusion, named
-from export.expressible import check_decoder_alone, check_exportable
+from export.expressible import check_exportable
 from export.generate import greedy
 from export.precision import ExportPrecision
 from export.reference import described, reference, weights_file
@@ -58,12 +58,12 @@ def check(
         context: the longer of the two caches, tokens a sequence; less if the model has fewer positions.
         target: one of `export.build.TARGETS`.
     """
-    check_decoder_alone(config, "check")
     check_exportable(config)
     check_backend(backend)
-    longest = min(context, config.max_position_embeddings)
+    longest = min(context, config.max_position_embeddings) if config.decoder else None
+    capacities = (longest // 4, longest) if longest else None
     model, origin = reference(config, weights)
-    target = build(config, out / "model", precision, (longest // 4, longest), model, origin, target=target)
+    target = build(config, out / "model", precision, capacities, model, origin, target=target)
     give_stored_numbers(model, target)
     engine = engines(target, backend, compile_first=True)
     verdicts = verify_both(target, backend, longest, model)
@@ -73,8 +73,8 @@ def check(
 
 
 def _text(model, engine, origin: dict[str, Any], weights: str) -> tuple[str, int, int] | None:
-    """With a real tokenizer: the engine's greedy answer, and how much of it is PyTorch's."""
-    if not str(origin.get("name", "")).endswith(".gguf"):
+    """Of a decoder alone with a real tokenizer: the engine's greedy answer, and how much of it is PyTorch's."""
+    if engine.build.config.encoder or not str(origin.get("name", "")).endswith(".gguf"):
         return None
     from models.tokenizer import Tokenizer
 
@@ -88,11 +88,21 @@ def _text(model, engine, origin: dict[str, Any], weights: str) -> tuple[str, int
     return tokenizer.decode(mine), len(theirs), sum(a == b for a, b in zip(mine, theirs, strict=False))
 
 
+def _untold(config: ModelConfig) -> str:
+    """Why there is no text."""
+    if not config.decoder:
+        return "an encoder writes none"
+    if config.encoder:
+        return "no tokenizer is read beside an encoder; greedy targets of random sources were verified"
+    return "the weights come without a tokenizer that is understood"
+
+
 def verdict_rows(found: Check) -> list[list[Any]]:
     """Rows of what was computed, in the same columns."""
-    rows = []
+    rows, config = [], found.comparison.build.config
     for how, verdict in zip(("", ", activations rounded"), found.verdicts, strict=False):
-        for what, worst in (("logits", verdict.worst_logits), ("cache", verdict.worst_cache)):
+        made = [("logits" if config.head.has_logits else "output", verdict.worst_logits)]
+        for what, worst in made + ([("cache", verdict.worst_cache)] if config.decoder else []):
             inside = "within" if worst <= verdict.tolerance else "DIFFERS"
             why = f"of {verdict.tolerance:g}: relative"
             rows.append([f"{what} against PyTorch fp32{how}", "", f"{worst:.2g}", inside, why])
@@ -100,7 +110,7 @@ def verdict_rows(found: Check) -> list[list[Any]]:
         same = "equal" if found.text[1] == found.text[2] else "DIFFERS"
         rows.append(["greedy tokens", found.text[1], found.text[2], same, "PyTorch's and the engine's"])
     else:
-        rows.append(["greedy text", "", "", "skipped", "the weights come without a tokenizer that is understood"])
+        rows.append(["greedy text", "", "", "skipped", _untold(found.comparison.build.config)])
     return rows
 
 

@@ -142,13 +142,11 @@ def _bench(args: argparse.Namespace) -> str:
     build = _open(args)
     from archcalc.render import table
     from archcalc.units import duration
-    from export.bench import Point, bench, write_times
+    from export.bench import bench, grid, write_times
     from export.runtimes import engines
 
-    points = []
-    for context in build.capacities:
-        points += [Point(batch, 1, context) for batch in args.batch]
-        points += [Point(batch, tokens, context) for batch in args.batch for tokens in args.prompt if tokens <= context]
+    points = grid(build, args.batch, args.prompt, args.source)
+    sizes = [name for name in ("batch", "tokens", "context", "source") if any(getattr(p, name) for p in points)]
     engine_of = engines(build, args.backend, cuda_graph=not args.noCudaGraph)
     timings, rows = bench(build, engine_of, points, **measuring(args)), []
     state, lines = gpu_lines(args.backend)
@@ -159,8 +157,9 @@ def _bench(args: argparse.Namespace) -> str:
         point = timing.point
         rate = point.batch * point.tokens / timing.median
         spread = [duration(timing.quantile(q)) for q in (0.5, 0.9, 0.99)]
-        rows.append([point.phase, point.batch, point.tokens, point.context, *spread, f"{rate:.4g}"])
-    headers = ["pass", "batch", "tokens", "context", "p50", "p90", "p99", "tokens a second"]
+        shape = [getattr(point, name) or "" for name in sizes]
+        rows.append([point.phase, *shape, *spread, f"{rate:.4g}"])
+    headers = ["pass", *sizes, "p50", "p90", "p99", "tokens a second"]
     profiled = layer_tables(build, points) if args.dumpProfile else []
     return "\n".join([table(rows, headers, "table"), *lines, *profiled])
 
@@ -239,6 +238,46 @@ def _text_options(one: argparse.ArgumentParser) -> None:
     chance.add_argument("--seed", type=int, metavar="N", help="the same seed gives the same text (0)")
 
 
+def _weights_option(one: argparse.ArgumentParser) -> None:
+    text = "auto (SmolLM2's if its package is installed), random, or a .gguf or .safetensors file"
+    one.add_argument("--weights", default="auto", metavar="FILE", help=text)
+
+
+def _backend_option(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime")
+
+
+def _new_options(one: argparse.ArgumentParser) -> None:
+    """Those of commands that make a build: of which model, and how."""
+    add_model(one, default=DEFAULT_PRESET)
+    one.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of weights (fp32)")
+    text = "format of activations and cache beside int8 and int4 weights (fp32; fp16 for TensorRT)"
+    one.add_argument("--activations", choices=("fp32", "fp16", "bf16"), help=text)
+    text = "weights that share a scale in int8 and int4: 16, 32, 64, 128 or 256 (32)"
+    one.add_argument("--group-size", type=_count, metavar="N", help=text)
+    text = "onnxruntime: its own fused attention, faster and for no other runtime (any)"
+    one.add_argument("--target", choices=("any", "onnxruntime"), default="any", help=text)
+    one.add_argument("--out", type=Path, metavar="DIR", help="where to (out/NAME-PRECISION)")
+    _weights_option(one)
+    _backend_option(one)
+
+
+def _build_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--capacity", type=_capacities, metavar="N,N", help="cache sizes in tokens, a graph each (1024)")
+    text = "link the checkpoint's safetensors files into the build instead of copying them; --precision must be theirs"
+    one.add_argument("--link-weights", action="store_true", help=text)
+    add_build_options(one)
+
+
+def _verify_options(one: argparse.ArgumentParser) -> None:
+    one.add_argument("--json", type=Path, metavar="FILE", help="report, written whatever is found (BUILD-verify.json)")
+    rule = (
+        "instead of the precision's tolerance: |got - want| <= ATOL + RTOL * |want|, each 0 if only the other is given"
+    )
+    one.add_argument("--atol", type=_tolerance, help=rule)
+    one.add_argument("--rtol", type=_tolerance, help="see --atol")
+
+
 def parser() -> argparse.ArgumentParser:
     top = Parser(
         prog="export",
@@ -253,58 +292,26 @@ def parser() -> argparse.ArgumentParser:
         one.set_defaults(run=do)
         return one
 
-    def weights(one: argparse.ArgumentParser) -> None:
-        text = "auto (SmolLM2's if its package is installed), random, or a .gguf or .safetensors file"
-        one.add_argument("--weights", default="auto", metavar="FILE", help=text)
-
-    def backend(one: argparse.ArgumentParser) -> None:
-        one.add_argument("--backend", choices=("onnxruntime", "tensorrt"), default="onnxruntime")
-
-    def new(one: argparse.ArgumentParser) -> None:
-        add_model(one, default=DEFAULT_PRESET)
-        one.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of weights (fp32)")
-        text = "format of activations and cache beside int8 and int4 weights (fp32; fp16 for TensorRT)"
-        one.add_argument("--activations", choices=("fp32", "fp16", "bf16"), help=text)
-        text = "weights that share a scale in int8 and int4: 16, 32, 64, 128 or 256 (32)"
-        one.add_argument("--group-size", type=_count, metavar="N", help=text)
-        text = "onnxruntime: its own fused attention, faster and for no other runtime (any)"
-        one.add_argument("--target", choices=("any", "onnxruntime"), default="any", help=text)
-        one.add_argument("--out", type=Path, metavar="DIR", help="where to (out/NAME-PRECISION)")
-
     def built(name: str, do, text: str) -> argparse.ArgumentParser:
         one = command(name, do, text)
         one.add_argument("--build", default=DEFAULT_BUILD, metavar="DIR", help=f"a folder of `build` ({DEFAULT_BUILD})")
-        backend(one)
+        _backend_option(one)
         return one
 
     one = command("build", _build, "export a model: graphs, weights and a manifest, or a TensorRT engine too")
-    new(one)
-    weights(one)
-    backend(one)
-    one.add_argument("--capacity", type=_capacities, metavar="N,N", help="cache sizes in tokens, a graph each (1024)")
-    text = "link the checkpoint's safetensors files into the build instead of copying them; --precision must be theirs"
-    one.add_argument("--link-weights", action="store_true", help=text)
-    add_build_options(one)
+    _new_options(one)
+    _build_options(one)
     one = built("verify", _verify, "compare a build with PyTorch in fp32; exit 1 if they differ")
-    weights(one)
-    one.add_argument("--json", type=Path, metavar="FILE", help="report, written whatever is found (BUILD-verify.json)")
-    rule = (
-        "instead of the precision's tolerance: |got - want| <= ATOL + RTOL * |want|, each 0 if only the other is given"
-    )
-    one.add_argument("--atol", type=_tolerance, help=rule)
-    one.add_argument("--rtol", type=_tolerance, help="see --atol")
-    one = built("bench", _bench, "time prefill and decode")
-    one.add_argument("--batch", type=_count, nargs="+", default=[1, 4])
-    one.add_argument("--prompt", type=_count, nargs="+", default=[16, 128])
+    _weights_option(one)
+    _verify_options(one)
+    one = built("bench", _bench, "time prefill and decode, and what an encoder reads")
     add_bench_options(one)
     built("compare", _compare, "predicted against measured counts and latency; exit 1 if they disagree")
     one = command("check", _check, "build, verify, count, calibrate, time and compare; exit 1 on any disagreement")
-    new(one)
-    weights(one)
-    backend(one)
+    _new_options(one)
     one.add_argument("--report", type=Path, metavar="FILE", help="(reports/check-NAME-PRECISION.md)")
     one = built("generate", _generate, "answer or continue a prompt, token by token")
-    weights(one)
+    _weights_option(one)
     _text_options(one)
     return top
 

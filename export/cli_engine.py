@@ -86,7 +86,12 @@ def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def add_bench_options(command: argparse.ArgumentParser) -> None:
-    """How passes are measured, and what of them is shown; `measuring` and `check_bench` read them."""
+    """Which passes are measured and how, and what of them is shown; `measuring` and `check_bench` read them."""
+    command.add_argument("--batch", type=_count, nargs="+", default=[1, 4], metavar="N", help="sequences (1 4)")
+    text = "tokens of a prefill, or of a target's beginning (16 128)"
+    command.add_argument("--prompt", type=_count, nargs="+", metavar="N", help=text)
+    text = "tokens that an encoder reads (128; fixed for one that listens)"
+    command.add_argument("--source", type=_count, nargs="+", metavar="N", help=text)
     command.add_argument("--rounds", type=_count, help="turns of every point (30; 3 with --duration or --iterations)")
     command.add_argument("--warmUp", type=_time, metavar="MS", help="unmeasured passes before each turn (80 ms)")
     command.add_argument("--duration", type=_time, metavar="S", help="measure each point for so many seconds at least")
@@ -131,16 +136,20 @@ def layer_tables(build, points) -> list[str]:
     """A table of each point's slowest layers, with their share of the pass."""
     from archcalc.render import table
     from archcalc.units import duration
+    from export.bench import engine_at
     from export.runtimes import engines
 
     engine_of, lines = engines(build, "tensorrt", cuda_graph=False), []
     for point in points:
-        times = engine_of(point.context).layer_times(point.batch, point.tokens, point.start)
+        times = engine_at(point, build, engine_of).layer_times(*point.sizes)
         whole, slowest = sum(times.values()), sorted(times.items(), key=lambda item: -item[1])
         rows = [[layer, duration(t), f"{t / whole:.1%}"] for layer, t in slowest[:SLOWEST_LAYERS]]
         if rest := slowest[SLOWEST_LAYERS:]:
             left = sum(t for _, t in rest)
             rows.append([f"{len(rest)} more", duration(left), f"{left / whole:.1%}"])
-        lines += ["", f"{point.phase}, batch {point.batch}, {point.tokens} tokens, context {point.context}:"]
+        sizes = [f"batch {point.batch}, {point.tokens} tokens"]
+        sizes += [f"context {point.context}"] if point.context else []
+        sizes += [f"source {point.source}"] if point.source else []
+        lines += ["", f"{', '.join([point.phase, *sizes])}:"]
         lines.append(table(rows, ["layer", "mean", "share"], "table"))
     return lines

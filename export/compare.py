@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from archcalc.units import duration
 from export.bench import Point, Timing, measure, prepare
 from export.build import Build
 from export.calibrate import PROBE_POINTS, build_probes, fit
-from export.expressible import check_decoder_alone
 from export.graph_count import count_flops, count_parameters
 from export.linked_weights import tensor_bytes
 from export.precision import number_format
 from export.runtimes import engines
+from export.runtimes.source import longest_source, random_source
 from export.stored_bytes import weight_bytes
+from models.builder import skeleton
 
 MEDIAN_BAR, WORST_BAR = 0.15, 0.40
 BAR_REASON = "the law has six parameters for every shape, and neighbours on the machine take turns with us"
@@ -52,23 +54,48 @@ class Latency:
         return self.predicted / self.timing.median - 1
 
 
-def exact(build: Build, engine, batch: int = 2, tokens: int = 5) -> list[Exact]:
-    """The counts of a build, derived from its config and found in its graph, its files and its cache."""
-    context, kind = engine.capacity, build.precision
-    path, data = build.graph(context), build.data
-    held = parameters(build.config)
-    rows = [Exact("parameters", held, count_parameters(path), "elements of the graph's weights")]
-    for point in (Point(batch, tokens, context), Point(batch, 1, context)):
-        derived = total(point.run(build), dense=True).flops
-        keys = point.attended(build)
-        sizes = {"batch": batch, "tokens": point.tokens, "logit_positions": 1, "keys": keys}
-        shape = f"B={batch}, T={point.tokens}, S={keys}"
-        rows.append(Exact(f"{point.phase} FLOPs", derived, count_flops(path, sizes), f"products in the graph, {shape}"))
-    kept = sum(cache_elements(bound(build.config)[1], batch, context, static=True)) * kind.numpy.itemsize
+def exact(build: Build, engine, batch: int = 2, tokens: int = 5, source: int = 7) -> list[Exact]:
+    """The counts of a build, derived from its config and found in its graphs, its files and its cache.
+
+    Args:
+        source: tokens of a source; of a model that listens there is one length.
+    """
+    config, data, context = build.config, build.data, engine.capacity
+    source = config.source_tokens(source) if config.encoder else None
+    graphs = [build.graph(capacity) for capacity in dict.fromkeys([None, context] if config.encoder else [context])]
+    beside = {name for name, _ in skeleton(config).named_buffers()}
+    whose = "elements of the graphs' weights" if len(graphs) > 1 else "elements of the graph's weights"
+    rows = [Exact("parameters", parameters(config), count_parameters(*graphs, beside=beside), whose)]
+    passes = [Point(batch, source, None)] if config.encoder else []
+    passes += [Point(batch, count, context, source) for count in (tokens, 1)] if config.decoder else []
+    rows += [_flops(build, point) for point in passes]
+    rows += _cache_bytes(build, engine, batch, source) if config.decoder else []
+    derived = weight_bytes(config, build.precision)
+    found = sum(tensor_bytes(build.folder / name) for name in data)
+    return [*rows, Exact("weight-file bytes", derived, found, f"size of {', '.join(data)}")]
+
+
+def _flops(build: Build, point: Point) -> Exact:
+    """FLOPs of a pass. An encoder's axis of tokens is the source's."""
+    derived, keys = total(point.run(build), dense=True).flops, point.attended(build)
+    sizes = {"batch": point.batch, "tokens": point.tokens, "logit_positions": 1, "keys": keys}
+    sizes["source_tokens"] = point.source or point.tokens
+    found = count_flops(build.graph(point.context), sizes)
+    shape = f"B={point.batch}, T={point.tokens}, S={keys}" + (f", X={point.source}" if point.source else "")
+    return Exact(f"{point.phase} FLOPs", derived, found, f"products in the graph, {shape}")
+
+
+def _cache_bytes(build: Build, engine, batch: int, source: int | None) -> list[Exact]:
+    """Bytes of a decoder's own cache, and of the keys and values of sources."""
+    step, size = bound(build.config)[1], build.precision.numpy.itemsize
+    kept = cache_elements(step, batch, engine.capacity, source or 0, static=True)
     found = engine.cache_bytes(engine.new_cache(batch))
-    rows.append(Exact("KV-cache bytes", kept, found, f"the engine's buffers, B={batch}, S={context}"))
-    derived, found = weight_bytes(build.config, kind), sum(tensor_bytes(build.folder / name) for name in data)
-    rows.append(Exact("weight-file bytes", derived, found, f"size of {', '.join(data)}"))
+    how = f"the engine's buffers, B={batch}, S={engine.capacity}"
+    rows = [Exact("KV-cache bytes", (kept.cache + kept.state) * size, found, how)]
+    if source:
+        made = engine.encode(*random_source(build, batch, source))
+        found = engine.cache_bytes([array for name, array in made.items() if name != "source_mask"])
+        rows.append(Exact("cross-KV bytes", kept.cross * size, found, f"what the encoder made, B={batch}, X={source}"))
     return rows
 
 
@@ -105,14 +132,43 @@ class Comparison:
         return found
 
 
-def points(capacities: tuple[int, ...]) -> list[Point]:
-    """Points for the shortest and the longest cache of a build, twelve if these differ. The probes are other models."""
+LONGEST_SOURCE = 512  # tokens: a TensorRT engine of an encoder is built for no more
+
+
+def held_out(build: Build) -> list[Point]:
+    """The points that a build is measured at. The probes are other models."""
+    config, lengths = build.config, [LONGEST_SOURCE // 8, LONGEST_SOURCE]
+    if not config.encoder:
+        return points(build.capacities)
+    if config.frontend:
+        lengths = [config.frontend.tokens]
+    sources = tuple(min(length, longest_source(config)) for length in lengths)
+    return encoder_points(sources) + (points(build.capacities, sources) if config.decoder else [])
+
+
+def encoder_points(sources: tuple[int, ...]) -> list[Point]:
+    """Passes of an encoder, ten over sources of any length up to the longest, two where there is but one length."""
+    share = [(1, 1), (2, 1)]
+    if len(sources) > 1:
+        share = [(1, 0.05), (1, 0.15), (1, 0.375), (1, 1), (2, 0.0625), (2, 0.25), (3, 0.125), (3, 0.375), (6, 0.1)]
+        share += [(6, 0.2)]
+    return list(dict.fromkeys(Point(batch, max(2, int(part * max(sources))), None) for batch, part in share))
+
+
+def points(capacities: tuple[int, ...], sources: tuple[int, ...] = ()) -> list[Point]:
+    """Decoder passes with the shortest and the longest cache of a build, twelve if these differ.
+
+    Args:
+        sources: tokens of the sources that they come after by turns.
+    """
     short, longest = min(capacities), max(capacities)
     decode = [(1, short), (1, longest), (3, short), (2, longest), (6, longest)]
     share = [(1, 0.1, short), (1, 0.05, longest), (1, 0.375, short), (1, 0.75, short), (2, 0.0625, longest)]
     share += [(3, 0.15, short), (1, 0.4, longest)]
-    prefill = [Point(batch, max(2, int(part * context)), context) for batch, part, context in share]
-    return list(dict.fromkeys([Point(batch, 1, context) for batch, context in decode] + prefill))
+    sizes = [(batch, 1, context) for batch, context in decode]
+    sizes += [(batch, max(2, int(part * context)), context) for batch, part, context in share]
+    after = itertools.cycle(sources or (None,))
+    return [Point(*size, next(after)) for size in dict.fromkeys(sizes)]
 
 
 def compare_build(target: Build, probe_folder: Path, backend: str, engine=None) -> Comparison:
@@ -121,17 +177,16 @@ def compare_build(target: Build, probe_folder: Path, backend: str, engine=None) 
     Args:
         engine: a function from capacity to the target's engine, if it is open already.
     """
-    check_decoder_alone(target.config, "compare")
     engine = engine or engines(target, backend, compile_first=True)
-    held_out = points(target.capacities)
-    counts = exact(target, engine(max(target.capacities)))
+    measured_at = held_out(target)
+    counts = exact(target, engine(max(target.capacities, default=None)))
     seen, passes = [], []
     for name, probe in build_probes(probe_folder, target.precision, target.manifest["target"]).items():
         seen += [(probe, point) for point in PROBE_POINTS[name]]
         passes += prepare(probe, engines(probe, backend, compile_first=True), PROBE_POINTS[name])
-    turns = measure(passes + prepare(target, engine, held_out))
+    turns = measure(passes + prepare(target, engine, measured_at))
     calibration = [(p, Timing(point, tuple(t))) for (p, point), t in zip(seen, turns, strict=False)]
-    measured = [Timing(point, tuple(t)) for point, t in zip(held_out, turns[len(seen) :], strict=True)]
+    measured = [Timing(point, tuple(t)) for point, t in zip(measured_at, turns[len(seen) :], strict=True)]
     machine, left = fit(calibration)
     rows = latency(target, measured, machine)
     probes = [(p.config.name, timing, error) for (p, timing), error in zip(calibration, left, strict=True)]
@@ -160,7 +215,8 @@ def comparison_rows(found: Comparison) -> list[list[Any]]:
 
 
 def named(point: Point) -> str:
-    return f"{point.phase} B={point.batch} T={point.tokens} S={point.context}"
+    axes = {"B": point.batch, "T": point.tokens, "S": point.context, "X": point.source}
+    return " ".join([point.phase, *(f"{axis}={size}" for axis, size in axes.items() if size)])
 
 
 def conclusion(problems: list[str]) -> str:

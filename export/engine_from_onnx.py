@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -173,14 +175,37 @@ def _parse(trt: ModuleType, log: Log, builder, graph: Path):
     strongly_typed = trt.NetworkDefinitionCreationFlag.__members__.get("STRONGLY_TYPED")  # 11 knows nothing else
     network = builder.create_network(0 if strongly_typed is None else 1 << int(strongly_typed))
     parser = trt.OnnxParser(network, log.sink)
-    model = onnx.load(graph, load_external_data=False)
-    if any(node.op_type == "DequantizeLinear" for function in model.functions for node in function.node):
-        model = onnx.inliner.inline_local_functions(model)  # the parser calls these layers alike in every call
-    if not parser.parse(model.SerializeToString(), str(graph)):
+    if not parser.parse(for_parser(graph), str(graph)):
         error = parser.get_error(0) if parser.num_errors else None
         where = f"node {error.node_name()!r} ({error.node_operator()}): {error.desc()}" if error else log.reason()
         raise ExportError(f"{graph}: {package_name(trt)} cannot parse it, {where}; use ONNX Runtime")
     return network, parser
+
+
+def for_parser(graph: Path) -> bytes:
+    """What is parsed of a graph's file; a refit needs the very same, for layers are named after what stands in it.
+
+    Raises: ExportError for functions that call themselves: the parser would do so until the process dies.
+    """
+    model = onnx.load(graph, load_external_data=False)
+    calls = {function.name: {node.op_type for node in _every_node(function.node)} for function in model.functions}
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        names = ", ".join(sorted(set(error.args[1])))
+        raise ExportError(f"{graph}: {names}: functions that call themselves; build it again") from None
+    if any("DequantizeLinear" in called for called in calls.values()):
+        model = onnx.inliner.inline_local_functions(model)  # the parser calls these layers alike in every call
+    return model.SerializeToString()
+
+
+def _every_node(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """Nodes, and those of their subgraphs."""
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            for graph in (attribute.g, *attribute.graphs):
+                yield from _every_node(graph.node)
 
 
 def _decompose(trt: ModuleType, network, capability: str, decompose: bool | None) -> list[str]:
@@ -231,10 +256,18 @@ def origin(build: Build, capacity: int | None, trt: ModuleType) -> dict[str, Any
 
 
 def _write(path: Path, plan, facts: dict[str, Any]) -> EngineInfo:
-    """Plan first, sidecar second: a kill between them leaves a pair that does not agree, and is refused."""
-    with replaced_file(path) as temporary:
-        temporary.write_bytes(plan)
-        facts |= {"plan_bytes": temporary.stat().st_size, "plan_sha256": sha256(temporary)}
-    with replaced_file(path.with_suffix(".json")) as temporary:
-        temporary.write_text(json.dumps(facts, indent=2) + "\n")
+    """Plan first, sidecar second: a kill between them leaves a pair that does not agree, and is refused.
+
+    Raises: ExportError where they cannot be written.
+    """
+    try:
+        with replaced_file(path) as temporary:
+            temporary.write_bytes(plan)
+            facts |= {"plan_bytes": temporary.stat().st_size, "plan_sha256": sha256(temporary)}
+        with replaced_file(path.with_suffix(".json")) as temporary:
+            temporary.write_text(json.dumps(facts, indent=2) + "\n")
+    except OSError as error:
+        raise ExportError(
+            f"{path}: cannot be written, {error.strerror}; make room or copy the build folder to where there is"
+        ) from None
     return EngineInfo(path, json.loads(json.dumps(facts)))

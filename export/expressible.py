@@ -26,14 +26,6 @@ def _inexpressible(config: ModelConfig) -> Iterator[str]:
             yield "a value residual without an attention before it"
 
 
-def check_decoder_alone(config: ModelConfig, what: str) -> None:
-    """Raise ExportError for a model with an encoder, where `what` does not know one yet."""
-    if config.encoder:
-        raise ExportError(
-            f"{config.name}: {what} knows no model with an encoder yet; use build and verify, or a model without"
-        )
-
-
 def check_exportable(config: ModelConfig) -> None:
     """Raise ExportError, naming the part, for what has no graph yet."""
     if part := next(_inexpressible(config), None):

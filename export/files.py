@@ -30,7 +30,7 @@ def replaced_folder(path: Path, mark: str) -> Iterator[Path]:
     What a killed writer of the same path left behind is removed first.
     Raises: ExportError where the folder holds something else, or cannot be written.
     """
-    path = Path(os.path.abspath(path))
+    path = Path(os.path.realpath(path))  # where it is a link, what it leads to is replaced, and it stays
     if path.exists() and not (path.is_dir() and ((path / mark).is_file() or not any(path.iterdir()))):
         raise ExportError(f"out={path}: exists and holds no {mark}; give another folder, nothing was changed")
     made = [folder for folder in path.parents if not folder.exists()]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from math import prod
 from pathlib import Path
 
@@ -22,13 +22,14 @@ PRODUCTS = ("MatMul", "MatMulInteger", "Gemm", "Attention", ATTENTION, "Conv")
 INTEGERS = re.compile(r"\.int[48]$")  # the end of the name of a weight's integers
 
 
-def count_parameters(*paths: Path) -> int:
+def count_parameters(*paths: Path, beside: Collection[str] = ()) -> int:
     """Elements of the weights that these graphs have in the data file: of those stored as integers too, or in several
-    graphs, once each, and of no scale."""
+    graphs, once each, and of no scale. Args: beside: names of what is stored and no parameter."""
     graphs = [onnx.load(path, load_external_data=False).graph for path in paths]
     stored = [t for graph in graphs for t in graph.initializer if t.data_location == TensorProto.EXTERNAL]
     external = {t.name: prod(t.dims) for t in stored}
-    weights = {INTEGERS.sub("", name): n for name, n in external.items() if not name.endswith(NO_PARAMETERS)}
+    kept = {name: n for name, n in external.items() if not name.endswith(NO_PARAMETERS) and name not in beside}
+    weights = {INTEGERS.sub("", name): n for name, n in kept.items()}
     return sum(weights.values())
 
 

@@ -38,7 +38,10 @@ def _packed(function: Function, module: nn.Module) -> Function:
         if not any(word in weight for word in UNQUANTIZED):
             by_input.setdefault(product.input[0], []).append(weight)
     groups = {pack_name(weights): weights for weights in by_input.values() if len(weights) > 1}
-    made = {id(found[weights[0]][1]): _product(name, weights, found, module) for name, weights in groups.items()}
+    made = {
+        id(_first(function, [found[weight][1] for weight in weights])): _product(name, weights, found, module)
+        for name, weights in groups.items()
+    }
     gone = {id(node) for weights in groups.values() for weight in weights for node in found[weight]}
     nodes = [one for node in function.proto.node for one in made.get(id(node), () if id(node) in gone else (node,))]
     first = {weights[0]: name for name, weights in groups.items()}
@@ -46,6 +49,11 @@ def _packed(function: Function, module: nn.Module) -> Function:
     renamed = lambda names: [first.get(name, name) for name in names if name not in inner]  # noqa: E731
     made = remade(function, nodes, inputs=renamed(function.proto.input), weights=renamed(function.weights))
     return _unsplit(made)
+
+
+def _first(function: Function, products: list[onnx.NodeProto]) -> onnx.NodeProto:
+    """The one that comes first in the function, which need not be the one of its first weight."""
+    return next(node for node in function.proto.node if any(node is product for product in products))
 
 
 def _product(name: str, weights: list[str], found: dict, module: nn.Module) -> list[onnx.NodeProto]:

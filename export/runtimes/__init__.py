@@ -8,7 +8,8 @@ engine.prepare(batch, tokens, start) -> Callable[[], None]     one pass with eve
 engine.cache_bytes(cache) -> int                               bytes of the bound keys and values
 
 With an encoder: source = engine.encode(source, source_mask) is what the decoder reads of sources, the last argument of
-`run` and `bind`; engine.after(source) is an engine of the interface above. An encoder alone has `run` only: see
+`run` and `bind`, and its length that of `prepare`; engine.after(source) is an engine of the interface above;
+engine.encoder is that of the encoder's graph. An encoder alone has `run` and `prepare` only: see
 `encoder.EncoderEngine`.
 """
 

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from archcalc.errors import ConfigError
 from export.build import Build
 from export.runtimes.onnxruntime_ import BoundPass, OnnxRuntimeEngine, open_session, ort_value
-from export.runtimes.source import AfterSource, Source, check_rows, encoder_inputs, encoder_shapes
+from export.runtimes.source import AfterSource, Source, check_rows, encoder_inputs, encoder_shapes, random_source
 
 
 class EncoderEngine:
@@ -30,16 +29,35 @@ class EncoderEngine:
             type_ids: [B, X], for a model with types; None: all 0.
         Raises: ConfigError for a source of another shape, an unknown id, or more tokens than there are positions.
         """
-        arrays = encoder_inputs(self.build, source, source_mask, type_ids)
-        shapes = encoder_shapes(self.build.config, source_mask)
-        made = {name: np.zeros(shape, self.build.precision.numpy) for name, shape in shapes.items()}
-        binding = self.session.io_binding()
+        bound = BoundSource(self, encoder_inputs(self.build, source, source_mask, type_ids), source_mask)
+        bound.run()
+        return bound.made
+
+    def prepare(self, batch: int, tokens: int) -> Callable[[], None]:
+        """A function that runs one bound pass over random sources of so many tokens."""
+        source, mask = random_source(self.build, batch, tokens)
+        return BoundSource(self, encoder_inputs(self.build, source, mask, None), mask).run
+
+
+class BoundSource:
+    """A pass of an encoder over sources, with everything allocated. `made`: its outputs, once it has run.
+
+    Args: arrays: of `encoder_inputs`.
+    """
+
+    def __init__(self, engine: EncoderEngine, arrays: Source, source_mask: np.ndarray):
+        self._session, self._kept = engine.session, arrays  # the binding does not keep them alive
+        shapes = encoder_shapes(engine.build.config, source_mask)
+        self.made: Source = {name: np.zeros(shape, engine.build.precision.numpy) for name, shape in shapes.items()}
+        self._binding = self._session.io_binding()
         for name, array in arrays.items():
-            binding.bind_ortvalue_input(name, ort_value(array))
-        for name, array in made.items():
-            binding.bind_ortvalue_output(name, ort_value(array))
-        self.session.run_with_iobinding(binding)
-        return made
+            self._binding.bind_ortvalue_input(name, ort_value(array))
+        for name, array in self.made.items():
+            self._binding.bind_ortvalue_output(name, ort_value(array))
+
+    def run(self) -> None:
+        """The bare pass."""
+        self._session.run_with_iobinding(self._binding)
 
 
 class EncoderDecoderEngine(OnnxRuntimeEngine):
@@ -71,8 +89,9 @@ class EncoderDecoderEngine(OnnxRuntimeEngine):
         bound = self.bind(*input_ids.shape, logit_indices.shape[1], cache, source)
         return bound(input_ids, position_ids, write_indices, logit_indices)
 
-    def prepare(self, batch: int, tokens: int, start: int) -> Callable[[], None]:
-        raise ConfigError(f"{self.build.config.name}: passes with an encoder are not timed yet; choose a model without")
+    def prepare(self, batch: int, tokens: int, start: int, source: int) -> Callable[[], None]:
+        """As `OnnxRuntimeEngine.prepare`, after random sources of `source` tokens, which are read here."""
+        return self._random_pass(batch, tokens, start, self.encode(*random_source(self.build, batch, source)))
 
     def after(self, source: Source) -> AfterSource:
         """The engine of what follows these sources."""

@@ -103,9 +103,13 @@ class OnnxRuntimeEngine:
 
     def prepare(self, batch: int, tokens: int, start: int) -> Callable[[], None]:
         """A function that runs one bound pass: `tokens` random ids a row at positions from `start`, last logits."""
+        return self._random_pass(batch, tokens, start)
+
+    def _random_pass(self, batch: int, tokens: int, start: int, *source) -> Callable[[], None]:
+        """`prepare`. Args: source: what `bind` takes beside the cache."""
         ids = np.random.default_rng(0).integers(0, self.build.config.vocab_size, (batch, tokens))
         positions = np.tile(np.arange(start, start + tokens), (batch, 1))
-        bound = self.bind(batch, tokens, 1, self.new_cache(batch))
+        bound = self.bind(batch, tokens, 1, self.new_cache(batch), *source)
         bound.write(ids, positions, positions[:, 0], tokens - 1)
         return bound.run
 

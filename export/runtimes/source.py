@@ -16,6 +16,19 @@ from export.tracing import BATCH, SOURCE
 Source = dict[str, Any]  # arrays, or tensors on a GPU: what a decoder reads of its sources, by its inputs' names
 
 
+def longest_source(config: ModelConfig) -> int:
+    """Tokens that an encoder has positions for."""
+    return config.max_source_positions or config.max_position_embeddings
+
+
+def random_source(build: Build, batch: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids [B, X], or of a model that listens frames [B, F, z], and the mask [B, X] of sources without padding."""
+    random, mask = np.random.default_rng(0), np.ones((batch, tokens), np.bool_)
+    if frontend := build.config.frontend:
+        return random.normal(size=(batch, 2 * tokens, frontend.num_mel_bins)).astype(np.float32), mask
+    return random.integers(0, build.config.vocab_size, (batch, tokens)), mask
+
+
 def encoder_inputs(build: Build, source: np.ndarray, source_mask: np.ndarray, type_ids: np.ndarray | None) -> Source:
     """The inputs of an encoder's graph by name, checked: a runtime would read past the end of a table.
 
@@ -35,7 +48,7 @@ def encoder_inputs(build: Build, source: np.ndarray, source_mask: np.ndarray, ty
         found[name] = np.ascontiguousarray(array, dtype=kind)
     if given:
         raise ConfigError(f"{', '.join(given)}: the model has no such input; drop it")
-    limit = config.max_source_positions or config.max_position_embeddings
+    limit = longest_source(config)
     if tokens > limit:
         raise ConfigError(f"source: {tokens} tokens, the model has positions for {limit}; give fewer")
     for name, most in (("input_ids", config.vocab_size), ("token_type_ids", config.embedding.type_vocab_size)):

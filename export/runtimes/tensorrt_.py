@@ -136,6 +136,22 @@ class Plan:
         if not accepted:
             raise ExportError(f"{self.session.info.path}: the pass failed on the GPU; {AGAIN}")
 
+    def layer_times(self, *sizes: int, passes: int = PROFILED_PASSES) -> dict[str, float]:
+        """Mean seconds of each layer of a pass, by the engine's name of it, which may stand for many fused ones.
+
+        The engine must have been opened with cuda_graph=False: a graph is one launch, without layers.
+
+        Args:
+            sizes: of the plan's `prepare`.
+        """
+        run = self.prepare(*sizes)
+        run()
+        times = layer_profiler(load_tensorrt())
+        self.session.context.profiler = times
+        for _ in range(passes):
+            run()
+        return {layer: seconds / passes for layer, seconds in times.seconds.items()}
+
 
 class TensorRTEngine(Plan):
     """The plan of a decoder. Arguments are those of `Plan`."""
@@ -188,10 +204,14 @@ class TensorRTEngine(Plan):
 
         Inputs and cache are made once, so that calls time the pass alone.
         """
+        return self._random_pass(batch, tokens, start, {})
+
+    def _random_pass(self, batch: int, tokens: int, start: int, source: dict[str, torch.Tensor]) -> Callable[[], None]:
+        """`prepare`. Args: source: of `_run`."""
         ids = np.random.default_rng(0).integers(0, self.build.config.vocab_size, (batch, tokens))
         positions = np.tile(np.arange(start, start + tokens), (batch, 1))
         last = np.full((batch, 1), tokens - 1)
-        bound = self._pass((ids, positions, positions[:, 0], last), self.new_cache(batch), {})
+        bound = self._pass((ids, positions, positions[:, 0], last), self.new_cache(batch), source)
 
         def run() -> None:
             if self._captures and self._bound is not bound:
@@ -199,19 +219,6 @@ class TensorRTEngine(Plan):
             self._execute(bound)
 
         return run
-
-    def layer_times(self, batch: int, tokens: int, start: int, passes: int = PROFILED_PASSES) -> dict[str, float]:
-        """Mean seconds of each layer of that pass, by the engine's name of it, which may stand for many fused ones.
-
-        The engine must have been opened with cuda_graph=False: a graph is one launch, without layers.
-        """
-        run = self.prepare(batch, tokens, start)
-        run()
-        times = layer_profiler(load_tensorrt())
-        self.session.context.profiler = times
-        for _ in range(passes):
-            run()
-        return {layer: seconds / passes for layer, seconds in times.seconds.items()}
 
     def _pass(self, arrays: tuple, cache: list[torch.Tensor], source: dict[str, torch.Tensor]) -> Pass:
         """The pass's tensors on the GPU. Keys and values are updated in place: a present tensor is its past one."""

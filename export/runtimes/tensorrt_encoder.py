@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from archcalc.errors import ConfigError
 from export.build import Build
-from export.runtimes.source import AfterSource, Source, check_rows, encoder_inputs, encoder_shapes
+from export.runtimes.source import AfterSource, Source, check_rows, encoder_inputs, encoder_shapes, random_source
 from export.runtimes.tensorrt_ import Pass, Plan, TensorRTEngine
 from export.runtimes.tensorrt_session import Session
 from export.tracing import BATCH, SOURCE
@@ -37,6 +36,17 @@ class TensorRTEncoder(Plan):
 
         Raises: ConfigError or ExportError for a source that the model does not know, or the engine was not built for.
         """
+        bound = self._sources(source, source_mask, type_ids)
+        self._execute(bound)
+        return bound.outputs | {"source_mask": bound.inputs["source_mask"]}
+
+    def prepare(self, batch: int, tokens: int) -> Callable[[], None]:
+        """A function that runs one pass over random sources of so many tokens, and waits for it."""
+        bound = self._sources(*random_source(self.build, batch, tokens), None)
+        return lambda: self._execute(bound)
+
+    def _sources(self, source: np.ndarray, source_mask: np.ndarray, type_ids: np.ndarray | None) -> Pass:
+        """The pass's tensors on the GPU."""
         arrays = encoder_inputs(self.build, source, source_mask, type_ids)
         self._check_sizes("source", {BATCH: len(source_mask), SOURCE: source_mask.shape[1]})
         device, kind = self.session.stream.device, self.build.precision.torch
@@ -44,8 +54,7 @@ class TensorRTEncoder(Plan):
             given = {name: self._tensor(array) for name, array in arrays.items()}
             shapes = encoder_shapes(self.build.config, source_mask)
             made = {name: torch.empty(shape, dtype=kind, device=device) for name, shape in shapes.items()}
-        self._execute(Pass(0, given, made, ()))
-        return made | {"source_mask": given["source_mask"]}
+        return Pass(0, given, made, ())
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         device = self.session.stream.device
@@ -88,8 +97,9 @@ class TensorRTEncoderDecoder(TensorRTEngine):
         check_rows(source, len(input_ids))
         return self._run((input_ids, position_ids, write_indices, logit_indices), cache, source)
 
-    def prepare(self, batch: int, tokens: int, start: int) -> Callable[[], None]:
-        raise ConfigError(f"{self.build.config.name}: passes with an encoder are not timed yet; choose a model without")
+    def prepare(self, batch: int, tokens: int, start: int, source: int) -> Callable[[], None]:
+        """As `TensorRTEngine.prepare`, after random sources of `source` tokens, which are read here."""
+        return self._random_pass(batch, tokens, start, self.encode(*random_source(self.build, batch, source)))
 
     def after(self, source: Source) -> AfterSource:
         """The engine of what follows these sources."""

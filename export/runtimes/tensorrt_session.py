@@ -18,9 +18,10 @@ from archcalc.errors import ConfigError
 from archcalc.hf import read_json
 from export.build import Build
 from export.engine_caches import save_runtime_cache, use_runtime_cache
-from export.engine_from_onnx import EngineInfo, engine_path, origin
+from export.engine_from_onnx import EngineInfo, engine_path, for_parser, origin
 from export.files import ExportError
 from export.tensorrt_package import Gpu, Log, load_tensorrt, package_name
+from export.tracing import BATCH, POSITIONS, SOURCE, TOKENS
 
 AGAIN = "build the engine again"
 log = logging.getLogger(__name__)
@@ -47,10 +48,28 @@ def read_engine(build: Build, capacity: int | None, trt: ModuleType, device: Gpu
     for key, value in wanted.items():
         if facts.get(key) != value:
             raise ExportError(f"{path}: built for {key}={facts.get(key)!r}, here it is {value!r}; {AGAIN}")
+    _check_profiles(build, capacity, sidecar, facts.get("profiles"))
     plan = path.read_bytes()
     if hashlib.sha256(plan).hexdigest() != facts.get("plan_sha256"):
         raise ExportError(f"{path}: not the plan that was built (SHA-256 differs); {AGAIN}")
     return plan, EngineInfo(path, facts)
+
+
+def _check_profiles(build: Build, capacity: int | None, sidecar: Path, found: Any) -> None:
+    """Raise ExportError unless there are the profiles of such a plan, with three sizes for each free axis."""
+    source = {SOURCE} if build.config.encoder and not build.config.frontend else set()
+    names, axes = ({"source"}, set()) if capacity is None else ({"decode", "prefill"}, {TOKENS, POSITIONS})
+    axes |= {BATCH} | source
+    good = isinstance(found, dict) and found.keys() == names and all(_has_ranges(found[one], axes) for one in names)
+    if not good:
+        wanted = f"least, tuned and most {', '.join(sorted(axes))} of {', '.join(sorted(names))}"
+        raise ExportError(f"{sidecar}: profiles={str(found)[:80]}: not {wanted}; {AGAIN}")
+
+
+def _has_ranges(profile: Any, axes: set[str]) -> bool:
+    if not isinstance(profile, dict) or profile.keys() != axes:
+        return False
+    return all(type(sizes) is list and [type(size) for size in sizes] == [int] * 3 for sizes in profile.values())
 
 
 class CudaStream:
@@ -135,7 +154,7 @@ def refit(trt: ModuleType, engine, said: Log, graph: Path) -> None:
     """Put the graph's weights into an engine whose plan has none. Raises: ExportError if some are missing."""
     refitter = trt.Refitter(engine, said.sink)
     parser = trt.OnnxParserRefitter(refitter, said.sink)
-    if not parser.refit_from_file(str(graph)) or not refitter.refit_cuda_engine():
+    if not parser.refit_from_bytes(for_parser(graph), str(graph)) or not refitter.refit_cuda_engine():
         why = parser.get_error(0).desc() if parser.num_errors else said.reason()
         raise ExportError(
             f"{graph}: {package_name(trt)} cannot put its weights back, {why}; build without stripWeights"

@@ -7,6 +7,7 @@ import pytest
 from archcalc.cost import costs, passes
 from archcalc.errors import ConfigError
 from archcalc.hardware import Device, device, devices
+from archcalc.laws.tables import SYSTEMS, systems
 from archcalc.ops import Cost
 from archcalc.precision import PRECISIONS, precision
 from archcalc.presets import names, preset
@@ -76,12 +77,34 @@ def test_devices_have_sources_and_plausible_peaks():
         assert found.name == name
         assert len(found.source) > 20
         assert "sparsity" not in found.source or "dense" in found.source
-        assert 1e13 < found.rate("bf16") < 1e16
-        assert found.rate("fp32") < found.rate("bf16")
-        assert 1e11 < found.bytes_per_second < 1e14
+        assert 1e13 < found.wide_rate < 1e16
+        rates = [found.flops_per_second.get(kind) for kind in ("fp32", found.wide, "fp8", "fp4")]
+        rates = [rate for rate in rates if rate]
+        assert rates == sorted(rates)  # never a rate with sparsity, which would be twice as high
+        assert 2e11 < found.bytes_per_second < 1e13
         assert 1e10 < found.memory_bytes < 1e12
+        assert 1e6 < found.cache_bytes < 1e9 and 1 <= found.units < 1000
+        assert (found.devices_per_node > 1) == (found.link_bytes_per_second > 0)
     assert device("h100-sxm").rate("bf16") == 989.4e12
     assert device("h200").bytes_per_second == 4.8e12
+    assert len(devices()) >= 25
+
+
+def test_nvidias_own_tables_have_the_same_peaks():
+    """Of the devices in aiconfigurator-core, within what datasheets round and per-GPU parts of a node differ."""
+    pytest.importorskip("aiconfigurator_core", reason='not installed: pip install "archcalc[tables]"')
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed")
+    for name, system in SYSTEMS.items():
+        facts, found = yaml.safe_load((systems() / f"{system}.yaml").read_text()), device(name)
+        gpu, tolerance = facts["gpu"], 0.12 if name == "rtx-pro-6000" else 0.05  # theirs is the slower server edition
+        assert found.bytes_per_second == pytest.approx(gpu["mem_bw"], rel=0.05)
+        assert found.wide_rate == pytest.approx(gpu["bfloat16_tc_flops"], rel=tolerance)
+        for kind in ("fp8", "fp4"):
+            if kind in found.flops_per_second:
+                assert found.rate(kind) == pytest.approx(gpu[f"{kind}_tc_flops"], rel=tolerance)
+        assert found.memory_bytes == pytest.approx(gpu["mem_capacity"], rel=0.08)
+        if facts["node"]["intra_node_bw"]:
+            assert found.link_bytes_per_second == pytest.approx(facts["node"]["intra_node_bw"], rel=0.01), name
 
 
 def test_unknown_names_are_refused_with_the_nearest():
@@ -100,5 +123,6 @@ def test_bytes_of_weights_are_rounded_up():
         "fp16": 6,
         "fp8": 3,
         "int8": 3,
+        "fp4": 2,
         "int4": 2,
     }

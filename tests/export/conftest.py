@@ -31,6 +31,38 @@ def tiny(tmp_path_factory) -> Build:
 
 
 @pytest.fixture(scope="session")
+def pair(tmp_path_factory) -> Build:
+    """tiny-encoder-decoder in fp32 with caches of 16 and 32 tokens."""
+    return build(preset("tiny-encoder-decoder"), tmp_path_factory.mktemp("pair") / "build", "fp32", (16, CAPACITY))
+
+
+@pytest.fixture(scope="session")
+def listener(tmp_path_factory) -> Build:
+    """A model that hears 6 tokens at once."""
+    keys = {"d_model": 32, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
+    keys |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 40, "decoder_ffn_dim": 40, "vocab_size": 61}
+    keys |= {"num_mel_bins": 10, "max_source_positions": 6, "max_target_positions": 32}
+    config = preset("whisper-tiny", keys)
+    return build(config, tmp_path_factory.mktemp("listener") / "build", "fp32", (16,))
+
+
+SMALL_BERT = {"hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 40, "num_hidden_layers": 2}
+SMALL_BERT |= {"vocab_size": 73, "max_position_embeddings": 96}
+
+
+@pytest.fixture(scope="session")
+def small_bert() -> dict[str, int]:
+    """Keys that make a BERT small."""
+    return SMALL_BERT
+
+
+@pytest.fixture(scope="session")
+def alone(tmp_path_factory) -> Build:
+    """A small encoder alone, BERT with a pooler."""
+    return build(preset("bert-base", SMALL_BERT), tmp_path_factory.mktemp("alone") / "build", "fp32")
+
+
+@pytest.fixture(scope="session")
 def tiny_model(tiny):
     return reference(tiny.config, "random")[0]
 

@@ -2,12 +2,15 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from export import bench as module
-from export.bench import Point, Timing, measure, write_times
+from export.bench import Point, Timing, grid, measure, prepare, write_times
 from export.cli import main
 from export.files import ExportError
+from export.runtimes import engines
+from export.runtimes.source import random_source
 
 
 class Clock:
@@ -64,10 +67,85 @@ def test_every_sample_is_written_in_ms(tmp_path):
     path = tmp_path / "times.json"
     timings = [Timing(Point(2, 1, 32), ((0.001, 0.0025), (0.003,)))]
     write_times(path, timings, {"backend": "onnxruntime", "gpu": {}})
-    point = {"batch": 2, "tokens": 1, "context": 32, "phase": "decode", "latency_ms": [[1.0, 2.5], [3.0]]}
+    sizes = {"batch": 2, "tokens": 1, "context": 32, "source": None}
+    point = sizes | {"phase": "decode", "latency_ms": [[1.0, 2.5], [3.0]]}
     assert json.loads(path.read_text()) == {"backend": "onnxruntime", "gpu": {}, "points": [point]}
     with pytest.raises(ExportError, match=r"exportTimes=.*times\.json/below: cannot be written, .*; give another file"):
         write_times(path / "below", timings, {})
+
+
+QUICK = ["--rounds", "3", "--warmUp", "0", "--batch", "1"]
+
+
+def _benched(made, path, *more):
+    """(what `bench` told, [phase, tokens, context, source] of each point that it wrote)."""
+    assert main(["bench", "--build", str(made.folder), *QUICK, *more, "--exportTimes", str(path)]) == 0
+    points = json.loads(path.read_text())["points"]
+    assert all(sample > 0 for point in points for turn in point["latency_ms"] for sample in turn)
+    return [tuple(point[key] for key in ("phase", "tokens", "context", "source")) for point in points]
+
+
+def test_an_encoder_is_timed_and_the_decoder_after_its_source(pair, tmp_path, capsys):
+    found = _benched(pair, tmp_path / "times.json", "--prompt", "8", "--source", "5", "40")
+    after = [(16, 5), (16, 40), (32, 5), (32, 40)]
+    decodes = [(("decode", 1, *sizes), ("prefill", 8, *sizes)) for sizes in after]
+    assert found == [
+        ("encode", 5, None, None),
+        ("encode", 40, None, None),
+        *(point for two in decodes for point in two),
+    ]
+    header, _, first, *_ = capsys.readouterr().out.splitlines()
+    assert header.split()[:5] == ["pass", "batch", "tokens", "context", "source"]
+    assert first.split()[:3] == ["encode", "1", "5"]
+
+
+def test_a_source_has_a_default_length(alone, listener, pair, tmp_path, capsys):
+    assert _benched(alone, tmp_path / "a.json") == [("encode", 96, None, None)]  # as many as there are positions
+    assert "context" not in capsys.readouterr().out
+    sizes = [("encode", 6, None, None), ("decode", 1, 16, 6), ("prefill", 16, 16, 6)]
+    assert _benched(listener, tmp_path / "b.json") == sizes
+    assert {point.source for point in grid(pair, [1])} == {None, 128}
+
+
+@pytest.mark.parametrize(
+    ("kind", "option", "message"),
+    [
+        ("tiny", ["--source", "8"], "source=8: tiny-decoder has no encoder that would read it; leave it out"),
+        ("alone", ["--prompt", "8"], "prompt=8: bert-base is an encoder, which continues nothing; give --source"),
+        ("alone", ["--source", "8", "97"], "source=97: bert-base has positions for 96; give at most that many"),
+        ("listener", ["--source", "8"], "source=8: whisper-tiny always hears 6 tokens; leave it out"),
+    ],
+)
+def test_sizes_that_a_model_does_not_have_are_refused(kind, option, message, request, capsys):
+    assert main(["bench", "--build", str(request.getfixturevalue(kind).folder), *QUICK, *option]) == 2
+    told = capsys.readouterr()
+    assert message in told.err and told.err.count("\n") == 1
+    assert told.out == ""
+
+
+@pytest.mark.parametrize(("kind", "source"), [("pair", 9), ("listener", 6)])
+def test_a_timed_pass_writes_the_keys_of_its_source(kind, source, request):
+    """What is bound is what `run` computes: the outputs of a timed encoder pass are those of its random source."""
+    made = request.getfixturevalue(kind)
+    engine = engines(made, "onnxruntime")(16)
+    arrays = random_source(made, 2, source)
+    want = engine.encoder.run(*arrays)
+    bound = engine.encoder.prepare(2, source)
+    bound()
+    found = bound.__self__.made
+    assert set(found) == set(want)
+    for name, array in want.items():
+        assert np.abs(array).max() > 0
+        np.testing.assert_array_equal(found[name], array)
+
+
+def test_a_timed_decoder_pass_reads_a_source_of_its_length(pair, monkeypatch):
+    engine, read = engines(pair, "onnxruntime")(32), []
+    encode = engine.encode
+    monkeypatch.setattr(engine, "encode", lambda *arrays: read.append(arrays[1].shape) or encode(*arrays))
+    for run in prepare(pair, lambda capacity: engine, [Point(3, 1, 32, 11), Point(1, 4, 32, 7)]):
+        run()
+    assert read == [(3, 11), (1, 7)]
 
 
 def test_bench_exports_what_it_tells(tiny, tmp_path, capsys):

@@ -139,6 +139,21 @@ def _place(model, where: str) -> onnx.TensorProto:
     return model.functions[1].node[-1].attribute[0].g.initializer[0]
 
 
+def _listed(opened, path) -> None:
+    """Let the manifest say that a changed file is the one that was built."""
+    manifest = json.loads((opened.folder / MANIFEST).read_text())
+    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
+    (opened.folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_a_file_that_is_no_graph_is_refused(copied):
+    path = copied.graph(32)
+    path.write_bytes(b"\xff" * 99)
+    _listed(copied, path)
+    with pytest.raises(ExportError, match=r"model-32\.onnx: no ONNX graph, .*; build it again"):
+        open_build(copied.folder)
+
+
 @pytest.mark.parametrize("where", ["initializer", "constant", "subgraph"])
 @pytest.mark.parametrize("location", ["../weights.bin", "/etc/passwd", "other.bin"])
 def test_a_graph_that_names_another_data_file_is_refused(copied, location, where):
@@ -146,12 +161,11 @@ def test_a_graph_that_names_another_data_file_is_refused(copied, location, where
     model = onnx.load(path, load_external_data=False)
     tensor = _place(model, where)
     del tensor.external_data[:]
+    tensor.external_data.add(key="location", value=WEIGHTS)  # which of the two is read, is the runtime's affair
     tensor.external_data.add(key="location", value=location)
     tensor.data_location = TensorProto.EXTERNAL
     path.write_bytes(model.SerializeToString())
-    manifest = json.loads((copied.folder / MANIFEST).read_text())
-    manifest["files"][path.name] = {"bytes": path.stat().st_size, "sha256": sha256(path)}
-    (copied.folder / MANIFEST).write_text(json.dumps(manifest))
+    _listed(copied, path)
     with pytest.raises(ExportError, match=r"only weights.bin is read"):
         open_build(copied.folder)
 

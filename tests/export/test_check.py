@@ -44,6 +44,29 @@ def _check(tmp_path, *more) -> tuple[int, str]:
     return main(argv), report.read_text() if report.exists() else ""
 
 
+@pytest.mark.parametrize(
+    ("preset_name", "counts", "points", "why"),
+    [
+        ("tiny-encoder-decoder", 7, 22, "no tokenizer is read beside an encoder"),
+        ("bert-base", 3, 10, "an encoder writes none"),
+    ],
+)
+def test_a_model_with_an_encoder_is_checked(preset_name, counts, points, why, small_bert, tmp_path, clock, capsys):
+    sizes = small_bert if preset_name == "bert-base" else {}
+    given = [option for key, value in sizes.items() for option in ("--set", f"{key}={value}")]
+    code, report = _check(tmp_path, *given, "--preset", preset_name)
+    told = capsys.readouterr().out
+    assert code == 0, told
+    assert told.count("equal") == counts
+    assert re.search(rf"greedy text +skipped +{why}", told)
+    assert len(re.findall(r"^(?:encode|prefill|decode) B=", told, re.M)) == points
+    assert ("cache against PyTorch" in told) == ("decode B=" in told) == (preset_name != "bert-base")
+    clock[preset_name] = 1.3
+    code, report = _check(tmp_path, *given, "--preset", preset_name)
+    assert code == 1
+    assert "latency: predicted and measured differ by more than the bars" in report
+
+
 def test_a_right_model_on_a_lawful_machine_agrees(tmp_path, clock, capsys):
     code, report = _check(tmp_path)
     told = capsys.readouterr().out

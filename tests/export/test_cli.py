@@ -80,7 +80,6 @@ def test_verify_of_a_wrong_build_exits_with_1(tiny, tmp_path, capsys):
     ("argv", "message"),
     [
         (["build", "--preset", "llama3-8"], "did you mean llama3-8b?"),
-        (["check", "--preset", "transformer-base"], "check knows no model with an encoder yet"),
         (["build", "--preset", "llama3.1-405b"], "1.623 TB to write,"),
         (["build", "--preset", "tiny-decoder", "--weights", "nowhere.gguf"], "weights=nowhere.gguf: no such file"),
         (["build", "--preset", "tiny-decoder", "--capacity", "4096"], "max_position_embeddings=256"),

@@ -16,6 +16,7 @@ from export.bench import Point, Timing, bench, measure, prepare
 from export.build import build
 from export.files import ExportError
 from export.graph_count import count_flops, count_parameters
+from export.runtimes import engines
 from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 
 WEIGHTS_AND_FLOPS = {"parameters", "prefill FLOPs", "decode FLOPs", "weight-file bytes"}
@@ -44,6 +45,52 @@ def test_a_wrong_config_is_found(tiny, engine, change, broken):
     assert {row.quantity for row in compare.exact(other, engine) if not row.passed} == broken
 
 
+@pytest.mark.parametrize("kind", ["pair", "listener", "alone"])
+def test_counts_of_a_build_with_an_encoder_are_equal(kind, request):
+    made = request.getfixturevalue(kind)
+    rows = compare.exact(made, _engine(made))
+    quantities = ["parameters", "encode FLOPs"]
+    if kind != "alone":
+        quantities += ["prefill FLOPs", "decode FLOPs", "KV-cache bytes", "cross-KV bytes"]
+    assert [row.quantity for row in rows] == [*quantities, "weight-file bytes"]
+    assert all(row.passed and row.predicted > 0 for row in rows), rows
+
+
+@pytest.mark.parametrize("precision_name", ["fp16", "int8", "int4", "int8-dynamic"])
+@pytest.mark.parametrize("name", ["tiny-encoder-decoder", "bert-base", "roberta-base"])
+def test_counts_are_equal_in_every_precision(name, precision_name, small_bert, tmp_path):
+    """Of a buffer beside the weights, a pooler that stays as it is, and a head with another matrix in front."""
+    config = preset(name, {} if name.startswith("tiny") else small_bert)
+    made = build(config, tmp_path / "build", precision_name, (16,) if config.decoder else None)
+    rows = compare.exact(made, _engine(made))
+    assert all(row.passed for row in rows), rows
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "broken"),
+    [
+        ("pair", {"encoder_layers": 3}, {"parameters", "encode FLOPs", "weight-file bytes"}),
+        ("pair", {"encoder_ffn_dim": 120}, {"parameters", "encode FLOPs", "weight-file bytes"}),
+        ("pair", {"decoder_ffn_dim": 120}, WEIGHTS_AND_FLOPS),
+        ("pair", {"share_encoder_decoder_embeddings": False}, {"parameters", "weight-file bytes"}),
+        ("alone", {"num_hidden_layers": 3}, {"parameters", "encode FLOPs", "weight-file bytes"}),
+        ("alone", {"type_vocab_size": 1}, {"parameters", "weight-file bytes"}),
+    ],
+)
+def test_a_wrong_config_with_an_encoder_is_found(kind, change, broken, request):
+    made = request.getfixturevalue(kind)
+    keys = {key: value for key, value in made.config.keys.items() if key not in change} | change
+    other = dataclasses.replace(made, config=config_from_keys(keys, name="other"))
+    assert {row.quantity for row in compare.exact(other, _engine(made)) if not row.passed} == broken
+
+
+def test_wrong_keys_of_a_source_are_found(pair, monkeypatch):
+    engine = _engine(pair)
+    encode = engine.encode
+    monkeypatch.setattr(engine, "encode", lambda *arrays: dict(list(encode(*arrays).items())[1:]))
+    assert {row.quantity for row in compare.exact(pair, engine) if not row.passed} == {"cross-KV bytes"}
+
+
 def test_a_wrong_cache_is_found(tiny, engine):
     class Half:
         capacity = engine.capacity
@@ -54,6 +101,10 @@ def test_a_wrong_cache_is_found(tiny, engine):
         cache_bytes = staticmethod(engine.cache_bytes)
 
     assert {row.quantity for row in compare.exact(tiny, Half()) if not row.passed} == {"KV-cache bytes"}
+
+
+def _engine(made):
+    return engines(made, "onnxruntime")(max(made.capacities, default=None))
 
 
 def test_a_windowed_model_reserves_the_whole_static_cache(tmp_path):
@@ -82,6 +133,25 @@ def test_the_law_falls_with_bandwidth_and_rate_and_grows_with_work(tiny):
         slower = dataclasses.replace(MACHINE, **{name: 2 * getattr(MACHINE, name)})
         assert predict(run, slower, precision("fp32")) > base
     assert predict(Point(4, 8, 32).run(tiny), MACHINE, precision("fp32")) > base
+
+
+def test_the_law_charges_what_a_decoder_reads_of_a_source(pair):
+    """Cross-attention is attention: all terms of it grow with the source, and the law with each of them."""
+    short, long = (predict(Point(2, 4, 32, source).run(pair), MACHINE, precision("fp32")) for source in (8, 16))
+    keys = 2 * 2 * 2 * 64 * 8  # elements of 8 more keys and values: layers, sequences, hidden_size
+    pairs = 2 * 2 * 2 * 4 * 4 * 8  # layers, both products, sequences, heads, queries
+    flops, traffic = 2 * 4 * keys, 4 * keys
+    written = flops / MACHINE.rate + keys * MACHINE.key_seconds + pairs * MACHINE.pair_seconds
+    assert long - short == pytest.approx(written + traffic / MACHINE.bandwidth, rel=1e-6)
+
+
+def test_an_encoder_pass_is_of_the_encoders_ops(pair, alone):
+    run = Point(2, 7, None).run(pair)
+    names = {line.name for line in run.bound.lines}
+    assert "encoder.layers.*.mlp.up_proj" in names and "decoder.layers.*.cross_attn.k_proj" in names
+    assert "decoder.layers.*.mlp.up_proj" not in names
+    assert {run.name, Point(2, 7, None).run(alone).name} == {"encode"}
+    assert "pooler" in {line.name for line in Point(2, 7, None).run(alone).bound.lines}
 
 
 def _made_up(points, build_, machine, noise=0.0):
@@ -126,6 +196,18 @@ def test_the_check_never_measures_what_calibration_saw():
     assert not set(held_out) & set().union(*calibrate.PROBE_POINTS.values())
     assert {p.phase for p in held_out} == {"prefill", "decode"}
     assert len({p.batch for p in held_out}) >= 4
+
+
+def test_an_encoder_is_measured_at_other_lengths_than_the_probes_have(pair, alone, listener):
+    found = compare.held_out(pair)
+    assert {p.phase for p in found} == {"encode", "prefill", "decode"}
+    assert {p.source for p in found if p.phase != "encode"} == {64, 256}  # the longest one that it has positions for
+    assert len({p.tokens for p in found if p.phase == "encode"}) >= 8
+    assert len(compare.held_out(alone)) == 10
+    assert max(p.tokens for p in compare.held_out(alone)) == 96
+    assert {p.tokens if p.phase == "encode" else p.source for p in compare.held_out(listener)} == {6}
+    names = [compare.named(p) for p in (Point(1, 6, None), Point(2, 1, 16, 6), Point(2, 1, 16))]
+    assert names == ["encode B=1 T=6", "decode B=2 T=1 S=16 X=6", "decode B=2 T=1 S=16"]
 
 
 def test_all_points_take_turns(monkeypatch):

@@ -99,6 +99,19 @@ def test_a_kill_between_two_renames_is_mended(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == [".b.notes", "b"]
 
 
+def test_a_link_to_a_folder_stays_and_leads_to_what_is_new(tmp_path):
+    for text in ("first", "second"):
+        with replaced_folder(tmp_path / "elsewhere", "mark") as new:
+            (new / "mark").write_text("old")
+        if text == "first":
+            (tmp_path / "b").symlink_to("elsewhere")
+        with replaced_folder(tmp_path / "b", "mark") as new:
+            (new / "mark").write_text(text)
+        assert (tmp_path / "b").is_symlink()
+        assert (tmp_path / "elsewhere" / "mark").read_text() == text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b", "elsewhere"]
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_an_unwritable_folder(tmp_path):
     tmp_path.chmod(0o500)

@@ -58,6 +58,7 @@ def test_a_fused_graph_computes_what_the_model_does(tmp_path, family):
         ("llama_biases_tied", 4, 1),  # queries with keys and values; output; gate with up; down
         ("falcon", 3, 0),  # its attention and its feed-forward network read the same norm
         ("gpt2", 4, 0),
+        ("qwen2_moe", 4, 1),  # of a shared expert, its gate is a product of that input too, and read before the others
     ],
 )
 def test_products_of_one_input_are_one(tmp_path, family, products, norms):

@@ -10,7 +10,9 @@ from engines import ADA, BERT, CAPACITY, T5, CpuContext, CpuStream
 
 from archcalc.errors import ConfigError
 from archcalc.hf import config_from_keys
+from export.bench import Point, prepare
 from export.build import build, open_build
+from export.compare import exact
 from export.engine_from_onnx import EngineInfo, build_engine, engine_capacities
 from export.files import ExportError
 from export.generate_encoder import greedy_targets
@@ -166,6 +168,39 @@ def test_verify_drives_both_plans(on_cpu, made):
     assert verdict.worst_cache > 0
 
 
+def test_timed_passes_run_both_plans(on_cpu, made):
+    """`bench` and `compare` up to the driver: each pass runs on its own plan, at its own sizes, bound once."""
+    engine, _ = on_cpu("t5")
+    points = [Point(2, 7, None), Point(2, 4, CAPACITY, 5), Point(3, 1, CAPACITY, 9)]
+    encode, prefill, decode = prepare(made["t5"], lambda capacity: engine, points)
+    for run, session, ids, source in (
+        (encode, engine.encoder.session, (2, 7), (2, 7)),
+        (prefill, engine.session, (2, 4), (2, 5)),
+        (decode, engine.session, (3, 1), (3, 9)),
+    ):
+        before = session.context.binds
+        run()
+        run()
+        assert session.context.binds == before + 1
+        assert (session.context.shapes["input_ids"], session.context.shapes["source_mask"]) == (ids, source)
+    rows = exact(made["t5"], engine)
+    assert [row.quantity for row in rows if row.quantity.endswith("bytes")] == [
+        "KV-cache bytes", "cross-KV bytes", "weight-file bytes",
+    ]  # fmt: skip
+    assert all(row.passed for row in rows)
+
+
+def test_an_encoder_alone_is_timed(on_cpu, made):
+    engine, _ = on_cpu("bert")
+    (run,) = prepare(made["bert"], lambda capacity: engine, [Point(3, 11, None)])
+    run()
+    assert engine.session.context.shapes["input_ids"] == (3, 11)
+    assert engine.seconds == 0.25
+    with pytest.raises(ExportError, match=r"source_tokens=25: the engine was built for 1 to 24 \(source\)"):
+        prepare(made["bert"], lambda capacity: engine, [Point(1, 25, None)])
+    assert all(row.passed for row in exact(made["bert"], engine))
+
+
 def test_what_cannot_be_run(on_cpu):
     engine, _ = on_cpu("t5")
     cache, source = engine.new_cache(2), engine.encode(np.ones((1, 3), int), np.ones((1, 3), bool))
@@ -179,8 +214,6 @@ def test_what_cannot_be_run(on_cpu):
     for refused in (lambda: engine.run(*pair, cache, source), lambda: engine.bind(2, 1, 1, cache, source)):
         with pytest.raises(ConfigError, match="batch=2: there are 1 sources; give one a target"):
             refused()
-    with pytest.raises(ConfigError, match="passes with an encoder are not timed yet"):
-        engine.prepare(1, 1, 0)
     two = engine.encode(np.ones((2, 3), int), np.ones((2, 3), bool))
     engine.session.info.facts["profiles"]["decode"]["source_tokens"] = [4, 8, 24]
     with pytest.raises(ExportError, match=r"source_tokens=3: the engine was built for 4 to 24 \(decode\)"):

@@ -1,7 +1,9 @@
 """Engines are built without a GPU, and only the engine that was built for this build and GPU is ever opened."""
 
 import ctypes
+import errno
 import json
+import os
 import sys
 from types import SimpleNamespace
 
@@ -189,6 +191,60 @@ def test_a_plan_from_elsewhere_is_refused(built, key):
     sidecar.write_text(json.dumps({k: v for k, v in info.facts.items() if k != key}))
     with pytest.raises(ExportError, match=f"built for {key}=None"):
         read_engine(opened, CAPACITY, trt, ADA)
+
+
+AXES = ("batch", "tokens", "logit_positions")
+
+
+def both(ranges) -> dict:
+    return {"decode": ranges, "prefill": ranges}
+
+
+@pytest.mark.parametrize(
+    "profiles",
+    [
+        None,
+        [],
+        {"decode": {axis: [1, 1, 8] for axis in AXES}},
+        both(None),
+        both({axis: [1, 1, 8] for axis in AXES[:2]}),
+        both({axis: [1, 1, 8] for axis in (*AXES, "source_tokens")}),
+        both(dict.fromkeys(AXES, "118")),
+        both({axis: [1, 8] for axis in AXES}),
+        both({axis: [1, 1, "8"] for axis in AXES}),
+    ],
+)
+def test_a_sidecar_without_the_plans_profiles_is_refused(built, profiles):
+    opened, info = built
+    info.path.with_suffix(".json").write_text(json.dumps(info.facts | {"profiles": profiles}))
+    message = r"profiles=.*: not least, tuned and most batch, logit_positions, tokens of decode, prefill; build the"
+    with pytest.raises(ExportError, match=message):
+        read_engine(opened, CAPACITY, trt, ADA)
+
+
+def test_functions_that_call_themselves_are_refused(fresh):
+    """The parser would call them until the process dies."""
+    opened = fresh()
+    model = onnx.load(opened.graph(CAPACITY), load_external_data=False)
+    block = next(function for function in model.functions if function.name == "Block0")
+    branch = helper.make_graph([helper.make_node("Block0", list(block.input), ["z"], domain=block.domain)], "b", [], [])
+    block.node.append(helper.make_node("If", ["present"], [], then_branch=branch, else_branch=branch))
+    opened.graph(CAPACITY).write_bytes(model.SerializeToString())
+    with pytest.raises(ExportError, match=r"model-32\.onnx: Block0: functions that call themselves; build it again"):
+        build_engine(opened, CAPACITY)
+
+
+def test_a_plan_that_cannot_be_written_is_one_line(built, monkeypatch):
+    def full(path, content):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    opened, info = built
+    before, plan = names(opened), info.path.read_bytes()
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
+    with pytest.raises(ExportError, match=r"engine-32-sm_89\.plan: cannot be written, No space left on device; make"):
+        build_engine(opened, CAPACITY, max_prompt=4)
+    assert names(opened) == before
+    assert info.path.read_bytes() == plan
 
 
 def test_a_plan_needs_its_gpu_and_its_sidecar(built):

@@ -6,15 +6,19 @@ import json
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import pytest
 import tensorrt_rtx
 import torch
-from engines import ADA, CAPACITY, CpuContext, CpuStream
+from engines import ADA, CAPACITY, LLAMA, CpuContext, CpuStream, Parsed
 
 from archcalc.errors import ConfigError
+from archcalc.hf import config_from_keys
 from export import engine_from_onnx
+from export.build import build
 from export.engine_profiles import profiles
 from export.files import ExportError
+from export.precision import export_precision
 from export.runtimes import tensorrt_, tensorrt_session
 from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 from export.runtimes.tensorrt_ import TensorRTEngine
@@ -238,7 +242,7 @@ class Parts:
         error = SimpleNamespace(desc=lambda: "weight x is missing")
         refitter = SimpleNamespace(refit_cuda_engine=lambda: self.asked.append("engine") or refits)
         parser = SimpleNamespace(
-            refit_from_file=lambda path: self.asked.append(path) or parses,
+            refit_from_bytes=lambda model, path: self.asked.extend((model, path)) or parses,
             num_errors=0 if parses else 1,
             get_error=lambda index: error,
         )
@@ -246,15 +250,31 @@ class Parts:
         self.OnnxParserRefitter = lambda found, sink: parser if found is refitter else None
 
 
-def test_stripped_weights_are_put_back_from_the_graph(tmp_path):
+def test_stripped_weights_are_put_back_from_the_graph(builds):
     said = SimpleNamespace(sink=None, reason=lambda: "out of memory")
-    good = Parts()
-    refit(good, None, said, tmp_path / "model.onnx")
-    assert good.asked == [str(tmp_path / "model.onnx"), "engine"]
+    good, graph = Parts(), builds["llama-fp16"].graph(CAPACITY)
+    refit(good, None, said, graph)
+    assert good.asked == [graph.read_bytes(), str(graph), "engine"]
     with pytest.raises(ExportError, match=r"onnx: tensorrt 11\.0 cannot put its weights back, weight x is missing"):
-        refit(Parts(parses=False), None, said, tmp_path / "model.onnx")
+        refit(Parts(parses=False), None, said, graph)
     with pytest.raises(ExportError, match="out of memory; build without stripWeights"):
-        refit(Parts(refits=False), None, said, tmp_path / "model.onnx")
+        refit(Parts(refits=False), None, said, graph)
+
+
+@pytest.mark.parametrize("precision", ["int8", "int4"])
+def test_every_constant_of_a_quantized_network_is_found_again(tmp_path, precision):
+    """By the name that it was parsed with: calls of functions are inlined first, and what stands in them renamed."""
+    config = config_from_keys(LLAMA, name="llama")
+    made, again = build(config, tmp_path / "build", export_precision(precision, "fp16"), (CAPACITY,)), Parts()
+    refit(again, None, SimpleNamespace(sink=None), made.graph(CAPACITY))
+    graph = onnx.ModelProto.FromString(again.asked[0]).graph
+    known = {tensor.name for tensor in graph.initializer}
+    known |= {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    network = Parsed(made, CAPACITY).network
+    layers = [network.get_layer(index) for index in range(network.num_layers)]
+    constants = {layer.name for layer in layers if layer.type == tensorrt_rtx.LayerType.CONSTANT}
+    own = {name for name in constants if not name.startswith(("(Unnamed Layer", "ONNXTRT_"))}  # the parser's, of none
+    assert {tensor.name for tensor in graph.initializer} | {"val_8__2"} <= own <= known
 
 
 def opened_with(monkeypatch, built, trt, cuda_graph=True):
