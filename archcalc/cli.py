@@ -116,13 +116,13 @@ def _derive(args: argparse.Namespace) -> str:
 
 def _validate(args: argparse.Namespace) -> int:
     from archcalc.files import replaced_file
-    from archcalc.validate import kernel_rows, rendered
+    from archcalc.validate import document, kernel_rows, rendered
 
     rows = kernel_rows(args.device, args.engine)
     print(rendered(rows, args.format))
     if args.out:
         with replaced_file(args.out) as new:
-            new.write_text(rendered(rows, "markdown") + "\n")
+            new.write_text(document(rows, "archcalc " + " ".join(args.argv)))
     return 1 if any(row.passed is False for row in rows) else 0
 
 
@@ -256,4 +256,7 @@ def run(top: argparse.ArgumentParser, argv: list[str] | None) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    return run(parser(), argv)
+    argv = sys.argv[1:] if argv is None else argv
+    top = parser()
+    top.set_defaults(argv=argv)
+    return run(top, argv)

@@ -15,6 +15,7 @@ TITLES = {
     "gemm": "matrix products, n and k from 512",
     "prefill": "attention of prompts",
     "decode": "attention of a decode step",
+    "latent": "latent attention of a decode step",
     "experts": "routed experts",
     "all_reduce": "all-reduce",
 }
@@ -90,3 +91,16 @@ def rendered(rows: list[Row], style: str = "table") -> str:
         headers = [title, "held-out rows", "mean |error|", "median", "90th percentile", "bar", "outcome"]
         parts.append(table(cells, headers, style))
     return "\n\n".join(parts)
+
+
+def document(rows: list[Row], command: str) -> str:
+    """The tables as a report in Markdown."""
+    from importlib.metadata import version
+
+    about = (
+        "Errors |predicted / measured - 1| of the laws in `archcalc/laws` on that half of the measured rows which no "
+        "fit saw. Constants are fitted by device, engine and number format, never by model or size. Attention is in "
+        "bf16. A row without a bar is of a device or format that none is set for."
+    )
+    source = f"Command `{command}`; measured tables of aiconfigurator-core {version('aiconfigurator-core')}."
+    return f"# Latency of GPU kernels, predicted and measured\n\n{about}\n\n{rendered(rows, 'markdown')}\n\n{source}\n"

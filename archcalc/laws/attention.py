@@ -38,11 +38,11 @@ class Prefill:
     """Fitted constants.
 
     Args:
-        launch, tile: microseconds of a launch, of a tile's start. rate: share of the device's. softmax: picoseconds of
-            a pair on a unit. passes: how often what is read and written passes through memory. tail: how much of the
-            longest tile is left alone. tuned: of a pair's time, where heads have 128 channels. edge: further blocks of
-            keys at the edge of a window. spill: size from which on memory counts, in sizes of the cache; resident: of
-            memory's time, what is left below it.
+        launch, tile: microseconds of a launch, of a tile's start; tuned: share of both, where heads have 128 channels.
+        rate: share of the device's. softmax: picoseconds of a pair on a unit. passes: how often what is read and
+            written passes through memory. tail: how much of the longest tile is left alone.
+        edge: further blocks of keys at the edge of a window. spill: size from which on memory counts, in sizes of the
+            cache; resident: of memory's time, what is left below it.
     """
 
     launch: float
@@ -130,14 +130,15 @@ def prefill_seconds(
     seen = tokens if window is None else min(window, tokens)
     rows = ceil(tokens / BLOCK) * BLOCK
     blocks = pairs + rows * BLOCK * (1 if seen == tokens else 1 + law.edge)
-    pair = (4 * width * units / (law.rate * rate) + law.softmax * PS) * (law.tuned if width == TUNED else 1)
-    tile = law.tile * US
+    pair = 4 * width * units / (law.rate * rate) + law.softmax * PS
+    tuned = law.tuned if width == TUNED else 1
+    tile = law.tile * US * tuned
     work = sequences * heads * (ceil(tokens / TALL) * tile + blocks * pair) / units
     tail = (tile + min(TALL, rows) * min(seen + TALL, rows) * pair) * law.tail
     moved = size * sequences * tokens * width * 2 * (heads + kv_heads)
     spilled = 1 / (1 + (law.spill * device.cache_bytes / moved) ** 3)
     memory = moved * law.passes / device.bytes_per_second * (spilled + (1 - spilled) * law.resident)
-    return law.launch * US + memory + (work**2 + tail**2) ** 0.5
+    return law.launch * US * tuned + memory + (work**2 + tail**2) ** 0.5
 
 
 def decode_seconds(

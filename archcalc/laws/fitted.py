@@ -15,10 +15,18 @@ from archcalc.laws.attention import Decode, Kernels, Prefill, decode_kernels, de
 from archcalc.laws.collectives import AllReduce, all_reduce_seconds
 from archcalc.laws.experts import Experts, experts_seconds
 from archcalc.laws.gemm import Gemm, gemm_seconds
+from archcalc.laws.latent import LatentDecode, latent_decode_seconds
 from archcalc.precision import Precision
 from archcalc.step import Sequences, seen
 
-KINDS = {"gemm": Gemm, "prefill": Prefill, "decode": Decode, "all_reduce": AllReduce, "experts": Experts}
+KINDS = {
+    "gemm": Gemm,
+    "prefill": Prefill,
+    "decode": Decode,
+    "all_reduce": AllReduce,
+    "experts": Experts,
+    "latent": LatentDecode,
+}
 SKEW = 1.01  # of the experts' loads: close to what routers of released models do, as aiconfigurator has it
 ENGINES = ("tensorrt-llm", "vllm", "sglang")
 # Devices that nobody measured kernels on, and those whose shares of the peaks they are given.
@@ -68,6 +76,7 @@ class Fitted:
     before: Prefill
     after: Decode
     splits: Kernels
+    latent: LatentDecode
     reduce: AllReduce
     routed: Experts
     measured_on: str
@@ -91,7 +100,11 @@ class Fitted:
                 work.count, work.tokens, pairs, *heads, width, window, self.before, self.device, rate
             )
         window = attend.mask.limit if attend.mask.causal else None
-        width = (attend.width if attend.shared else both) / 2
+        if attend.shared:
+            keys = work.context if window is None else min(window, work.context)
+            known = self.latent, self.device, self.cache_size
+            return latent_decode_seconds(work.count, keys, attend.heads, attend.width, attend.value_width, *known)
+        width = both / 2
         heads = attend.heads, attend.kv_heads
         known = self.after, self.splits, self.device, self.cache_size
         return decode_seconds(work.count, work.context, window, *heads, width, *known)
@@ -115,12 +128,22 @@ def laws(name: str, engine: str, weights: Precision, cache: Precision) -> Fitted
     one_of("engine", engine, ENGINES)
     target = device(name)
     target.rate(weights.rate)
+    kind = "bf16" if weights.rate in ("bf16", "fp16") else _measured(weights.rate)
     high, on = constants("gemm", name, engine, "bf16")
-    low = high if weights.rate in ("bf16", "fp16") else constants("gemm", name, engine, _measured(weights.rate))[0]
-    before, after, reduce = (constants(law, name, engine)[0] for law in ("prefill", "decode", "all_reduce"))
-    routed = constants("experts", name, engine, _measured(weights.rate))[0]
+    alone = {law: constants(law, name, engine)[0] for law in ("prefill", "decode", "latent", "all_reduce")}
     return Fitted(
-        target, weights, cache.bits / 8, low, high, before, after, decode_kernels(name, engine), reduce, routed, on
+        device=target,
+        weights=weights,
+        cache_size=cache.bits / 8,
+        low=constants("gemm", name, engine, kind)[0],
+        high=high,
+        before=alone["prefill"],
+        after=alone["decode"],
+        splits=decode_kernels(name, engine),
+        latent=alone["latent"],
+        reduce=alone["all_reduce"],
+        routed=constants("experts", name, engine, kind)[0],
+        measured_on=on,
     )
 
 

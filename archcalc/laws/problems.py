@@ -12,6 +12,7 @@ from archcalc.laws.attention import Decode, Kernels, Prefill, decode_kernels, de
 from archcalc.laws.collectives import AllReduce, all_reduce_seconds
 from archcalc.laws.experts import Experts, experts_seconds
 from archcalc.laws.gemm import Gemm, gemm_seconds
+from archcalc.laws.latent import LatentDecode, latent_decode_seconds
 from archcalc.laws.tables import Measured
 
 SEED = 0
@@ -66,6 +67,9 @@ def problems(name: str, engine: str) -> Iterator[Problem]:
         )
         kernels = decode_kernels(name, engine)
         yield Problem("decode", key, rows, lambda law, sizes: _decode(law, sizes, kernels, target), start, most)
+    if rows := tables.latent_decodes(name, engine):
+        start, most = LatentDecode(12, 0.9, 0.7, 10, 5, 8, 1), (60, 1, 1, 60, 100, 80, 10)
+        yield Problem("latent", key, rows, lambda law, sizes: _latent(law, sizes, target), start, most)
     if rows := tables.all_reduces(name, engine):
         start, most = AllReduce(4, 15, 0.6, 0.7, 0.2), (100, 200, 1.2, 1.2, 20)
         yield Problem("all_reduce", key, rows, lambda law, sizes: _all_reduce(law, sizes, target), start, most)
@@ -103,6 +107,12 @@ def _prefill(law: Prefill, sizes: dict[str, float], target: Device) -> float:
 def _decode(law: Decode, sizes: dict[str, float], kernels: Kernels, target: Device) -> float:
     heads, window = (int(sizes["heads"]), int(sizes["kv_heads"])), sizes["window"] or None
     return decode_seconds(sizes["batch"], sizes["tokens"] + 1, window, *heads, sizes["width"], law, kernels, target)
+
+
+def _latent(law: LatentDecode, sizes: dict[str, float], target: Device) -> float:
+    widths = tables.LATENT + tables.ROTARY, tables.LATENT
+    seconds = latent_decode_seconds(sizes["batch"], sizes["tokens"] + 1, int(sizes["heads"]), *widths, law, target)
+    return max(seconds, 1e-7)  # while a fit looks for a start that is not longer than the rest
 
 
 def _all_reduce(law: AllReduce, sizes: dict[str, float], target: Device) -> float:

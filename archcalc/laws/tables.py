@@ -115,6 +115,25 @@ def _attention(device: str, engine: str, kind: str, tokens: str) -> tuple[Measur
     return tuple(Measured(dict(zip(names, map(float, sizes), strict=True)), float(ms) / 1e3) for *sizes, ms in rows)
 
 
+LATENT, ROTARY = 512, 64  # numbers of a key in the tables of latent attention, which are DeepSeek's
+
+
+@lru_cache(maxsize=64)
+def latent_decodes(device: str, engine: str) -> tuple[Measured, ...]:
+    """Latent attention of one token to `tokens` + 1 keys, all in bf16."""
+    found = table(device, "mla", engine, "generation_mla")
+    if found is None:
+        return ()
+    found = found[found.mla_dtype.isin(FORMATS["bf16"]) & found.kv_cache_dtype.isin(FORMATS["bf16"])]
+    keys = ["batch_size", "isl", "step", "num_heads"]
+    found = found.groupby(keys, as_index=False).latency.median()
+    rows = zip(found.batch_size, found.step, found.num_heads, found.latency, strict=True)
+    return tuple(
+        Measured({"batch": float(batch), "tokens": float(step), "heads": float(heads)}, float(ms) / 1e3)
+        for batch, step, heads, ms in rows
+    )
+
+
 @lru_cache(maxsize=64)
 def all_reduces(device: str, engine: str) -> tuple[Measured, ...]:
     """All-reduces of bf16 numbers by an engine's own kernels, as it runs them in a CUDA graph."""

@@ -104,6 +104,14 @@ def test_architectures_split_keys_in_their_own_ways():
 
 
 @installed
+def test_attention_of_prompts_is_within_the_bars_too():
+    names = ["h100-sxm", "h200", "a100-80gb-sxm", "b200", "l40s"]
+    rows = [row for row in kernel_rows(names, ["tensorrt-llm"]) if row.law == "prefill"]
+    assert [row.key.split("/")[0] for row in rows] == names
+    assert all(row.passed for row in rows)
+
+
+@installed
 def test_products_are_within_the_bars_on_rows_that_no_fit_saw():
     rows = [row for row in kernel_rows(["h100-sxm", "h200"], ["tensorrt-llm"]) if row.law == "gemm"]
     assert [row.key for row in rows] == [
