@@ -89,6 +89,7 @@ def trace_function(
     examples = [torch.empty(t.shape, dtype=t.dtype) if t.is_meta else t for t in tensors.values()]
     symbols = Symbols()
     shapes = [{axis: symbols[symbol] for axis, symbol in axes.items()} or None for _, axes in inputs.values()]
+    torch.compiler.reset()  # what it remembers of a scan at another precision makes the next trace of it a wrong one
     with _quiet(), torch.no_grad():
         program = torch.onnx.export(
             _Part(module, method, [f"part.{n}" for n in tensors]),

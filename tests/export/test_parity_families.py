@@ -16,6 +16,7 @@ from export.expressible import check_exportable
 from export.files import ExportError
 from export.generate import greedy
 from export.graph_count import count_flops, count_parameters
+from export.onnx_from_torch import Tracer
 from export.runtimes.onnxruntime_ import OnnxRuntimeEngine
 from export.verify import verify
 from models import build as random_model
@@ -76,6 +77,15 @@ def test_values_and_streams_of_other_layers(tmp_path):
         parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
     made = build(config, tmp_path / "build", "fp32", (CAPACITY,), model, {"kind": "random", "seed": 0})
     assert verify(made, OnnxRuntimeEngine(made, CAPACITY), model, steps=8).problems == []
+
+
+@pytest.mark.parametrize("name", ["mamba2", "qwen3_next"])
+def test_a_trace_does_not_depend_on_those_before_it(name):
+    """Of a recurrence in two formats in turn."""
+    config = Pair(*tiny(name)).config
+    kinds = (torch.float32, torch.bfloat16, torch.float32)
+    first, _, again = ([f.proto for f in Tracer(config, kind, CAPACITY).functions().every] for kind in kinds)
+    assert first == again
 
 
 def test_a_part_without_a_graph_is_named():
